@@ -20,30 +20,18 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
-    """The cost of putting each released token at each place: squared distances, divided by their mean in the group.
-
-    Args:
-        released: the tokens of G groups, [G, S, D] (S tokens of D numbers in a group).
-        expected: the token that is expected at each of the S places, [G, S, D].
-
-    Returns:
-        Costs [G, S, S]; entry (t, s) is the cost of released token t at place s.
+    """The cost of putting token t at place s, [G, S, S]: squared distances of `released` and `expected`, both [G, S,
+    D], divided by their mean in the group.
     """
     costs = torch.cdist(released, expected).square()
     return costs / costs.mean((1, 2), keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
 
 
 def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
-    """The logarithm of a nearly doubly stochastic matrix: exp(scores) with its rows and columns rescaled.
+    """The logarithm of a nearly doubly stochastic matrix [..., n, m]: exp(scores) with rows and columns rescaled.
 
-    Args:
-        scores: [..., n, m], negative costs divided by a temperature. As the temperature falls to 0, the result tends to
-            the cheapest assignment.
-        steps: number ≥ 1 of steps; each rescales rows, then columns.
-        capacity: the sum m/n to which each row is rescaled.
-
-    Returns:
-        Logarithms [..., n, m]. In the end columns sum to exactly one, and rows to about `capacity`.
+    `scores` are negative costs divided by a temperature; as it falls to 0, the result tends to the cheapest assignment.
+    In the end columns sum to exactly one, and rows to about `capacity` = m/n.
 
     Source: Sinkhorn and Knopp 1967; Cuturi 2013, in the log domain; in networks: Mena et al. 2018, §2.
 
@@ -61,11 +49,9 @@ def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
 
 
 def rescale_(weights: Tensor, steps: int) -> Tensor:
-    """Rescale weights [..., n, n] ≥ 0 in place until they are nearly doubly stochastic.
+    """Rescale weights [..., n, n] ≥ 0 in place until they are nearly doubly stochastic; rows then sum to exactly one.
 
-    This is `sinkhorn` without logarithms, for very large matrices. Each of `steps` ≥ 1 steps rescales columns, then
-    rows; in the end rows sum to exactly one. In each row at least one weight must be so large that it does not
-    underflow to 0.
+    This is `sinkhorn` without logarithms, for very large matrices. In each row some weight must not underflow to 0.
     """
     for _ in range(steps):
         weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)
@@ -73,15 +59,11 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
     return weights
 
 
-def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
-    """Probabilities of matches between L slots and T tokens, if a slot or a token may also have no match.
+def sinkhorn_with_slack(odds: Tensor) -> Tensor:
+    """Probabilities of matches between L slots and T tokens, [N, L, T], if a slot or a token may also have no match.
 
-    Args:
-        odds: [N, L, T], for each of N pairs of sets the log-odds of each match against no match; L may be 0.
-        steps: number of alternating rescalings.
-
-    Returns:
-        Probabilities [N, L, T] in [0, 1]. One minus the sum of a row (or column) is its probability of having no match.
+    `odds` are the log-odds of each match against no match; L may be 0. One minus a row's or column's sum is its
+    probability of having no match.
 
     Source: matching with slack as in SuperGlue (Sarlin et al. 2020), with slack of weight one.
 
@@ -95,7 +77,7 @@ def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
     none = odds.new_zeros(n, 1)
     columns = -odds.amax(1).clamp_min(0) / 2  # the solution for a single candidate; from zero it takes many steps
     rows = odds.new_zeros(n, slots)
-    for _ in range(steps):
+    for _ in range(_SLACK_STEPS):
         rows = -torch.cat([odds + columns.unsqueeze(1), none.unsqueeze(1).expand(-1, slots, 1)], 2).logsumexp(2)
         columns = -torch.cat([odds + rows.unsqueeze(2), none.unsqueeze(1).expand(-1, 1, t)], 1).logsumexp(1)
     return (odds + rows.unsqueeze(2) + columns.unsqueeze(1)).exp()
@@ -105,9 +87,6 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
     """The column that the cheapest assignment gives to each row: int64 [G, n] for G cost matrices [G, n, m], n ≤ m.
 
     Source: Kuhn 1955, computed by scipy's `linear_sum_assignment`.
-
-    >>> cheapest(np.array([[[9.0, 0.0], [0.0, 9.0]]])).tolist()
-    [[1, 0]]
     """
     from scipy.optimize import linear_sum_assignment  # not for those who import an attack that assigns nothing
 
@@ -116,26 +95,15 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def hungarian(costs: Tensor) -> Tensor:
-    """The token at each place in the cheapest assignment, int64 [G, S], for G groups of S tokens.
-
-    `costs` [G, S, S] holds in entry (g, t, s) the cost of putting token t of group g at place s.
-
-    >>> hungarian(torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])).tolist()
-    [[1, 0]]
-    """
+    """The token at each place in the cheapest assignment, int64 [G, S]; `costs` [G, S, S] are of token t at place s."""
     tables = costs.detach().double().cpu().numpy().transpose(0, 2, 1)
     return torch.from_numpy(cheapest(tables)).to(costs.device)
 
 
 def in_order(costs: Tensor) -> Tensor:
-    """Places for L tokens whose order is kept, so that the total cost is smallest: int64 [N, L], each row ascending.
-
-    `costs` [N, L, T] holds the cost of each of L tokens at each of T ≥ L places, for N sequences.
+    """Places for L tokens whose order is kept, so that the total cost is smallest: int64 [N, L] from [N, L, T ≥ L].
 
     Source: dynamic programming over places (Bellman 1957), like Viterbi's path.
-
-    >>> in_order(torch.tensor([[[0.0, 1.0, 9.0], [0.0, 9.0, 9.0]]])).tolist()
-    [[0, 1]]
     """
     length = costs.shape[1]
     total, came = costs[:, 0], []
@@ -152,32 +120,16 @@ def in_order(costs: Tensor) -> Tensor:
 
 
 def take(released: Tensor, order: Tensor) -> Tensor:
-    """The tokens of each group at given indices: [G, n, D] from `released` [G, S, D] and `order` int64 [G, n].
-
-    `order` is, for example, the result of `hungarian`. G groups hold S tokens of D numbers each.
-
-    >>> take(torch.tensor([[[7.0], [8.0]]]), torch.tensor([[1, 0]])).tolist()
-    [[[8.0], [7.0]]]
-    """
+    """The tokens of each group at given indices: [G, n, D] from `released` [G, S, D] and `order` int64 [G, n]."""
     return released.gather(1, order.unsqueeze(2).expand(-1, -1, released.shape[2]))
 
 
 def by_capacity(logits: Tensor, capacity: int) -> Tensor:
-    """Assign T tokens to each of B images: tokens propose to images by preference, and an image keeps its best T.
+    """Assign tokens to images, int64 [B, T] ascending in each row: tokens propose, and an image keeps its best T.
 
-    Args:
-        logits: float [B·T, B], the preference of each of B·T tokens for each image; an image prefers tokens by the same
-            numbers.
-        capacity: number T of tokens per image.
-
-    Returns:
-        The tokens of each image, int64 [B, T], ascending in each row.
+    `logits` [B·T, B] are the preferences of tokens for images; images prefer tokens by the same numbers.
 
     Source: deferred acceptance (Gale and Shapley 1962); all tokens propose at once.
-
-    >>> by_capacity(torch.tensor([[2.0, 0.0], [1.0, 0.0], [3.0, 2.0], [0.0, 1.0]]), 2)
-    tensor([[0, 2],
-            [1, 3]])
     """
     k, b = logits.shape
     wish = logits.argsort(dim=1, descending=True, stable=True)

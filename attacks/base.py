@@ -80,14 +80,7 @@ class QueryResult:
         return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
-        """For each sent image, the index of its released row, int64 [images].
-
-        Args:
-            images: number of images that were sent.
-            asking: the attack's name, for the error message.
-
-        Raises:
-            NotApplicable: if some image has no row of its own in the answer.
+        """For each sent image, the index of its released row, int64 [images]; `asking` names the attack.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -108,11 +101,8 @@ class TrainingClients(Protocol):
     """The clients in training, for a malicious server, whose only power is to answer with any gradient."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Run one round: clients send private images, get the gradient that `answer` computes, and learn from it.
-
-        Args:
-            answer: function from the round's view, with labels, to the gradient at the cut, shaped like the view's
-                `smashed`.
+        """Run one round: clients send private images, get the gradient that `answer` computes from the view (with
+        labels; shaped like its `smashed`), and learn from it.
         """
 
     def views(self) -> list[View]:
@@ -311,8 +301,7 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
     - "query": it queries the clients or the trained model;
     - "passive": all other attacks.
 
-    Args:
-        held: fields of the observation that the adversary has; None for all that the attack declares.
+    `held` are the fields that the adversary has; None for all that the attack declares.
     """
     held = known_to(attack) if held is None else held
     if {"clients", "present"} & set(held):

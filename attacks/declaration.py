@@ -13,8 +13,7 @@ from privkit.shared.measures import KINDS
 def check_declared(attack: AnyAttack) -> None:
     """Check that an attack declares all that the protocol `privkit.attacks.base.Attack` requires.
 
-    Raises:
-        TypeError: for the first declaration that is missing or wrong; the message says what is allowed.
+    The first declaration that is missing or wrong is a `TypeError`, which says what is allowed.
 
     >>> from privkit.attacks.inversion.floors import MidGrey
     >>> check_declared(MidGrey())
@@ -22,8 +21,7 @@ def check_declared(attack: AnyAttack) -> None:
     ...     goal = "fame"
     >>> check_declared(Nameless())
     Traceback (most recent call last):
-    TypeError: goal must be one of reconstruct, labels, membership, distinguish, got 'fame'; a goal of your own is \
-    named module:object
+    TypeError: goal must be module:object or one of reconstruct, labels, membership, distinguish, got 'fame'
     """
     wanted = ("name", "goal", "needs", "uses", "mounting", "run")
     for name in wanted:

@@ -103,30 +103,11 @@ def escalated(
 ) -> tuple[_Result, Escalation]:
     """Run an attack. While it fails and may still improve, continue from its saved state with twice the work.
 
-    An attack that is killed during a doubling resumes in this doubling.
-
-    Args:
-        run: function that runs the attack from its start with a session (which saves and returns states). Each run
-            makes the same calls with the same random draws, and `fit` skips work that the session already holds.
-        judged: function from a result to a pair: whether it is better than constant guesses, and its error ≥ 0.
-        session: the session in which the attack saves its state; None saves nothing.
-        most: largest number of doublings, ≥ 0.
-        unit: name of the steps that `Session.goes_on` counts, such as "epochs".
-
-    Returns:
-        The last result, and an `Escalation`: the work, the errors, and why the attack ended.
-
-    Raises:
-        Exception: any error of `run` within its budget. If a later doubling diverges or needs data that this adversary
-            lacks, the result before it is returned.
-
-    >>> def attack(session):
-    ...     curve = [0.5]
-    ...     while session.goes_on(1, curve):
-    ...         curve += [curve[-1] / 2] * len(curve)
-    ...     return curve[-1]
-    >>> escalated(attack, lambda error: (error < 0.1, error), most=3)
-    (0.0625, Escalation(ended='won', errors=(0.5, 0.25, 0.125, 0.0625), epochs=8, why='', unit='epochs'))
+    `run` makes the same calls with the same random draws each time, so `fit` skips work that the session already holds;
+    an attack that is killed during a doubling resumes in it. `judged` says whether a result beats constant guesses, and
+    gives its error ≥ 0. `most` is the largest number of doublings, and `unit` what `Session.goes_on` counts. An error
+    of `run` within its budget is raised; if a later doubling diverges or needs data that this adversary lacks, the
+    result before it is returned.
     """
     further = _Further(session or NoSession())
     before: tuple[_Result, int] | None = None

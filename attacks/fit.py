@@ -22,13 +22,9 @@ class Training(Protocol):
     """An object that `fit` trains: networks or images, with their optimizers."""
 
     def epoch(self, number: int) -> float:
-        """Train one epoch and return the objective after it; lower is better.
+        """Train one epoch and return the objective after it (on held-out data if there are any); lower is better.
 
-        The objective is computed on held-out data if the attack has such data. The epoch's random numbers follow from
-        its 0-based number or from the saved state.
-
-        Raises:
-            AttackDiverged: if a number outside the objective is not finite.
+        Random numbers follow from the 0-based epoch or the saved state. It may raise `AttackDiverged`.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -46,11 +42,7 @@ TOLERATED_GAIN = 0.05
 
 
 def gained(before: float, after: float) -> bool:
-    """Whether doubling the training lowered an objective ≥ 0, from `before` to `after`, by more than 5 %.
-
-    >>> gained(1.0, 0.96), gained(1.0, 0.94)
-    (False, True)
-    """
+    """Whether doubling the training lowered an objective ≥ 0, from `before` to `after`, by more than 5 %."""
     return after < (1 - TOLERATED_GAIN) * before
 
 
@@ -62,36 +54,14 @@ def fit(
     objective: str = "the objective",
     keep_best: bool = False,
 ) -> tuple[float, ...]:
-    """Train epoch by epoch, starting from the session's saved state, and save after each epoch.
+    """Train epoch by epoch from the session's saved state, save after each epoch, and return the objective after each.
 
-    After `epochs` epochs, the total number of epochs is doubled as long as `Session.goes_on` is true. Each doubling is
-    a new cycle of the learning rate. A cycle that ends with a larger objective than the previous cycle is undone.
+    After `epochs` epochs (including those done before a kill), their number is doubled as long as `Session.goes_on` is
+    true. Each doubling is a new cycle of the learning rate; a cycle that ends with a larger objective is undone.
 
-    Args:
-        training: the training, changed in place.
-        epochs: number of epochs ≥ 0, including epochs done before a kill.
-        session: the session for saving and reporting; None saves nothing.
-        objective: name of the value that an epoch returns, with the attack's name, for the error message of a
-            divergence.
-        keep_best: whether to return to the epoch with the smallest objective, if the last epoch's objective is larger
-            by more than `TOLERATED_GAIN` (5 %). Use it for objectives on held-out data, which rise again when a
-            training overfits; smaller differences are noise.
-
-    Returns:
-        The objective after each epoch.
-
-    Raises:
-        AttackDiverged: if an epoch raises it or returns NaN or infinity. The training returns to its last good state
-            (to the start if no epoch succeeded), and the session keeps this state.
-
-    >>> class Halving:
-    ...     value = 1.0
-    ...     def epoch(self, number): self.value /= 2; return self.value
-    ...     def state_dict(self): return {"value": self.value}
-    ...     def load_state_dict(self, state): self.value = state["value"]
-    ...     def again(self, times): pass
-    >>> fit(Halving(), 3)
-    (0.5, 0.25, 0.125)
+    With `keep_best`, the training returns to the epoch with the smallest objective if the last one is over 5 % larger:
+    for objectives on held-out data, which rise again when a training overfits. If an epoch raises `AttackDiverged` or
+    returns NaN or infinity, the training returns to its last good state, and the session keeps it.
     """
     session = session or NoSession()
     saved, planned = session.load(), epochs
@@ -160,24 +130,10 @@ def fit_doubling(
     """Train for half of the epochs, then the other half, and report whether this doubling improved the objective.
 
     Each half is a cycle of the learning rate, so the objectives at the ends of cycles are comparable. A doubling that
-    ends with a larger objective is undone. The number of all epochs so far is doubled again as long as
-    `Session.goes_on` is true.
-
-    Args:
-        cycle: function (epochs before the cycle, epochs of the cycle) -> the cycle's training. All cycles train the
-            same network; each continues from the state of the previous cycle.
-        epochs: number of epochs ≥ 0 up to the end of the first doubling; below 4 there is only one cycle.
-        session: the session for saving and reporting; None saves nothing.
-        doublings: largest number ≥ 0 of further doublings of `epochs`; they stop when a doubling lowers the objective
-            by at most 5 %. None trains in one cycle.
-        objective: name of the objective, for error messages as in `fit`.
-
-    Returns:
-        The objective after each epoch, and whether the last doubling lowered it by at most 5 % (None if there was only
-        one cycle).
-
-    Raises:
-        AttackDiverged: if an epoch raises it or returns NaN or infinity.
+    ends with a larger objective is undone. `cycle` maps (epochs before, epochs of the cycle) to a training of the same
+    network. Up to `doublings` further doublings follow while each lowers the objective by more than 5 % (None: a single
+    cycle, as with less than 4 epochs), and then more as long as `Session.goes_on`. Also returns whether the last
+    doubling lowered the objective by at most 5 % (None for one cycle).
     """
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}
@@ -205,15 +161,9 @@ def fit_doubling(
 
 
 class Stage:
-    """The session of one stage of an attack that trains in several stages.
+    """The session of one stage of an attack, whose state lies under the key `slot` in the attack's state.
 
-    It stores the stage's state under the key `slot` in the attack's state, and reports the progress of the whole
-    attack. The stage begins after `before` of the attack's `total` epochs; `total` is None if the stage ends the
-    attack.
-
-    >>> state = {"first": {"curve": [0.5]}}
-    >>> Stage(NoSession(), state, "first").load()
-    {'curve': [0.5]}
+    Progress is that of the whole attack: the stage begins after `before` of `total` epochs (None: the last stage).
     """
 
     def __init__(
@@ -289,11 +239,7 @@ def _load(part: Any, state: Any) -> None:
 class Learner(Resumable):
     """A network, trained in place, with an optimizer and a learning-rate schedule that advances at each step.
 
-    Args:
-        network: the network.
-        optimizer: the optimizer of its weights.
-        cycle: function from a number of steps to the learning-rate schedule of one cycle.
-        steps: number of steps in the first cycle.
+    `cycle` makes the schedule of one cycle from a number of steps; the first has `steps`.
     """
 
     def __init__(

@@ -27,12 +27,8 @@ class _Kept:
 class Memory:
     """A cache of results. The key of a result is a digest of all its inputs. Do not change a returned result in place.
 
-    Args:
-        now: clock in seconds, to measure how long a result took.
-
-    Attributes:
-        spared: seconds that earlier attacks spent on results which the present attack reused (since `begin`). An
-            attack's cost includes these seconds, so it does not depend on the order of the attacks.
+    `spared` counts the seconds (by the clock `now`) that earlier attacks spent on results which the present attack
+    reused, since `begin`. An attack's cost includes them, so it does not depend on the order of the attacks.
 
     >>> memory, draws = Memory(), Generator().manual_seed(0)
     >>> def made() -> float:
@@ -56,15 +52,10 @@ class Memory:
         self.spared, self._met = 0.0, set()
 
     def recalled(self, given: Sequence[Any], draws: Generator, make: Callable[[], Made]) -> Made:
-        """The result of `make`, computed now or reused from an earlier call with equal inputs.
+        """The result of `make`, computed now or reused from an earlier call with equal inputs, also if it is a refusal.
 
-        Args:
-            given: all other inputs of the result: tensors, generators, and objects whose `repr` describes them fully.
-            draws: the random generator that `make` uses; it ends in the same state whether or not the result is reused.
-            make: function without arguments that computes the result.
-
-        Raises:
-            NotApplicable: if `make` raises it, or raised it before.
+        `given` are all other inputs: tensors, generators, and objects whose `repr` describes them fully. The generator
+        `draws` ends in the same state whether or not the result is reused.
         """
         key, start = tensor_digest(*given, draws), self.now()
         if (known := self.recall(key)) is None:
@@ -99,13 +90,7 @@ class Memory:
 
 
 def tensor_digest(*given: Any) -> str:
-    """SHA-256 digest, in hexadecimal, of values of any kind.
-
-    It covers the type, shape and content of tensors, the states of generators, and the `repr` of everything else.
-
-    >>> tensor_digest(torch.zeros(2), 1) == tensor_digest(torch.zeros(2), 1) != tensor_digest(torch.zeros(2, 1), 1)
-    True
-    """
+    """SHA-256 digest, in hexadecimal, of tensors' type, shape and content, generators' states, others' `repr`."""
     found = hashlib.sha256()
     for part in given:
         tensor = part.get_state() if isinstance(part, Generator) else part

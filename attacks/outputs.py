@@ -17,15 +17,7 @@ class BadOutput(Exception):
 
 
 def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ...]) -> Reconstruction:
-    """Check the output of an attack that reconstructs records, and return it.
-
-    Args:
-        attack: the attack, whose name appears in the error message.
-        rows: required number of guesses.
-        shape: shape of a record.
-
-    Raises:
-        BadOutput: if `found` is not a `Reconstruction` with images [rows, *shape].
+    """Check that an attack returned a `Reconstruction` with images [rows, *shape], and return it.
 
     >>> from privkit.attacks.inversion.floors import MidGrey
     >>> guesses_of(MidGrey(), None, 2, (1, 8, 8))
@@ -44,11 +36,7 @@ def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ..
 
 
 def scores_of(attack: AnyAttack, found: object) -> Scores:
-    """Check the scores of an attack on labels, membership or canaries, and return them.
-
-    Raises:
-        BadOutput: if `found` is not a `Scores` with one number per example, or a number is NaN.
-    """
+    """Check that an attack returned `Scores` with one number per example, none NaN, and return them."""
     if not isinstance(found, Scores):
         raise BadOutput(f"{attack.name} must return Scores, one number per example, got {_seen(found)}")
     values, examples = found.values, found.examples

@@ -33,13 +33,7 @@ class Geometry:
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> Geometry:
         """Read the layout from a release [N, T, D] or [N, D, h, w] and from the images' shape (C, H, W).
 
-        The release holds T tokens of D numbers or an h×w feature map; one more leading token counts as a class token.
-
-        Raises:
-            NotApplicable: if the tokens do not form a square grid of square patches over the image.
-
-        >>> Geometry.of(torch.zeros(2, 16, 96), (1, 28, 28)).patch
-        7
+        One more leading token counts as a class token. Tokens that are no square grid of square patches are refused.
         """
         _, h, w = image_shape
         front = class_tokens(release)
@@ -60,11 +54,7 @@ class Geometry:
 
 
 def class_tokens(release: Tensor) -> int:
-    """Number of leading class tokens in tokens [N, T, D]: 1 if T − 1 is a square number above 1, else 0.
-
-    >>> [class_tokens(torch.zeros(1, count, 8)) for count in (16, 17, 18)]
-    [0, 1, 0]
-    """
+    """Number of leading class tokens in tokens [N, T, D]: 1 if T − 1 is a square number above 1, else 0."""
     patches = release.shape[1] - 1
     return int(release.ndim == 3 and patches > 1 and isqrt(patches) ** 2 == patches)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 _SMALL, _LARGE = 1 / 8, 8.0
 """Range of a release's standard deviation in which decoders read it unscaled."""
+_SHRINKAGE = 1e-3  # share of the mean variance that is added to each channel's
 _USUAL, _ZERO = 1e-12, 1e-30
 """Smallest standard deviation of a usual release; and the one assumed for zeros, whose inverse is still a float32."""
 
@@ -19,9 +20,6 @@ def least_variance(release: Tensor) -> float:
     The limit falls with the square of the release's largest number. So attacks still work if a defense multiplies the
     release by a public factor such as 1e-9.
 
-    Args:
-        release: numbers of any shape, at least one.
-
     >>> least_variance(torch.tensor([0.0, 100.0])), least_variance(torch.zeros(2))
     (1e-12, 1e-30)
     >>> 1e-33 < least_variance(torch.tensor([1e-9])) <= 1e-30
@@ -29,6 +27,13 @@ def least_variance(release: Tensor) -> float:
     """
     most = float(release.detach().abs().max())
     return max(_ZERO, min(_USUAL, (torch.finfo(torch.float32).eps * most) ** 2))
+
+
+def mean_and_scale(numbers: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Mean and deviation along an axis, float32; nearly constant channels get a larger one, and are not amplified."""
+    variance = numbers.var(dim, correction=0)
+    scale = (variance + _SHRINKAGE * variance.mean() + least_variance(numbers)).sqrt()
+    return numbers.mean(dim).float(), scale.float()
 
 
 def usual_unit(release: Tensor) -> float:

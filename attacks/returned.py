@@ -15,19 +15,11 @@ _AT_ONCE = 256  # examples whose weight gradients are held at once
 
 
 def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
-    """The cut-layer gradients of all views as rows of one matrix; views without gradients are left out.
+    """The cut-layer gradients of all views as rows of one matrix, float [N, F]; views without gradients are left out.
 
-    Args:
-        attack: the attack's name, for error messages.
-        views: the recorded rounds.
-
-    Returns:
-        Three tensors: the gradients, float [N, F], one released row's gradient each; for each gradient, the 0-based
-        number of its view in `views`; and the index of its released row, counted through all views, also those without
-        gradients. Both are int64 [N].
-
-    Raises:
-        NotApplicable: if no view holds a gradient, or the gradients differ in size.
+    Also returns, int64 [N] each, the 0-based number of a gradient's view in `views`, and the index of its released row,
+    counted through all views, also those without gradients. It raises `NotApplicable` if no view holds a gradient, or
+    the gradients differ in size.
     """
     starts = torch.tensor([0, *(len(view.smashed) for view in views)]).cumsum(0).tolist()
     parts, rounds, examples = [], [], []
@@ -52,18 +44,7 @@ def weight_gradients(
 ) -> Tensor:
     """The gradient of the lower segment's P weights for each example, float [N, P]; the segment is in evaluation mode.
 
-    Args:
-        lower: the lower segment.
-        images: N examples [N, C, H, W].
-        arrived: the gradient that each example's output received, [N, F] (F numbers of output).
-        state: the segment's weights at that time; None for its present weights.
-
-    Raises:
-        NotApplicable: if the segment has no weights.
-
-    >>> lower = nn.Sequential(nn.Flatten(), nn.Linear(1, 1, bias=False))
-    >>> weight_gradients(lower, torch.tensor([2.0, 3.0]).view(2, 1, 1, 1), torch.tensor([[1.0], [10.0]])).flatten()
-    tensor([ 2., 30.])
+    `arrived` [N, F] is the gradient that each example's output received; `state` the weights at that time (None: now).
     """
     lower = deepcopy(lower).eval().to(images.device)
     if state is not None:

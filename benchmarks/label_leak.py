@@ -29,8 +29,8 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.images.vision import Mnist
 from privkit.models.convolutional import LENET5
+from privkit.reports.charts import Told, score_charts
 from privkit.reports.page import standalone
-from privkit.reports.scores import Told, score_charts
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
 from privkit.shared.measures import UNIT

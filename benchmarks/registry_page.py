@@ -7,8 +7,7 @@ from statistics import mean, median
 
 import registry_pictures
 
-from privkit.reports.frontier import Frontier, Point
-from privkit.reports.frontier_chart import frontier_chart
+from privkit.reports.frontier import Frontier, Point, frontier_chart
 from privkit.reports.page import standalone
 from privkit.reports.registry import Entry, MeasuredSetting, dominates, read_registry, settings
 from privkit.settings.quick_attacks import MODELS

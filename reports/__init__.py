@@ -1,7 +1,6 @@
-"""Reports: from result rows (one for each defense, attack and seed) to tables, figures and one HTML page. No result is
-recomputed.
+"""Reports: from result rows (one for each defense, attack and seed) to tables, figures and one HTML page.
 
-The library imports neither the training code nor the attacks nor the accountants.
+No result is recomputed. The library imports neither the training code nor the attacks nor the accountants.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ if __name__ != "privkit.reports":
 
 if TYPE_CHECKING:
     from privkit.reports.answers import answers_table, orders_table
-    from privkit.reports.budget_curves import BudgetCurve
     from privkit.reports.budgets import BudgetRow, budget_table
     from privkit.reports.comparison import Comparison, Difference
+    from privkit.reports.figures import BudgetCurve
     from privkit.reports.gate import Gate, GateError
     from privkit.reports.page import render
     from privkit.reports.schema import (

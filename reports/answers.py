@@ -14,13 +14,8 @@ from privkit.shared.rounding import rounded_down, rounded_up
 _SHOWN = [one for one in TOLD_APART if one.name != "cluster_accuracy"]
 _OF_ORDERS = [one for one in ORDERS if not one.unit]
 HEADERS = (
-    "defense",
-    "attack",
-    "seed",
-    *(one.heading for one in _SHOWN),
-    "proven: TPR, advantage at most",
-    "ε at least ↓",
-    "ε claimed",
+    *("defense", "attack", "seed", *(one.heading for one in _SHOWN)),
+    *("proven: TPR, advantage at most", "ε at least ↓", "ε claimed"),
 )
 NOTE = (
     "AUC .5 is chance; an AUC below .5 leaks as much as one above. Brackets are 95 % intervals: DeLong's for the "
@@ -67,16 +62,11 @@ def _asked(
     beside: Callable[[Row], tuple[str, ...]],
 ) -> Table | None:
     """A table with a line for each result row with this answer: its measures, and further columns by `beside`."""
-    lines = tuple(
-        (
-            *(row.defense, row.attack, str(row.seed)),
-            *(interval(row.answers.get(one.name), one.digits) for one in measures),
-            *beside(row),
-        )
-        for row in rows
-        if answer in row.answers
-    )
-    return Table(headers=headers, rows=lines) if lines else None
+    lines = []
+    for row in (row for row in rows if answer in row.answers):
+        numbers = (interval(row.answers.get(one.name), one.digits) for one in measures)
+        lines.append((row.defense, row.attack, str(row.seed), *numbers, *beside(row)))
+    return Table(headers=headers, rows=tuple(lines)) if lines else None
 
 
 def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:

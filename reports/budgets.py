@@ -94,20 +94,13 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # a number that 
 
 
 def plain_text(value: object) -> str:
-    """A cell of a parameter table as text; the items of a list are separated by semicolons, and None is an empty text.
-
-    >>> plain_text([0.7, 0.3]), plain_text(None)
-    ('0.7;0.3', '')
-    """
+    """A cell of a parameter table as text; semicolons separate the items of a list, and None is an empty text."""
     return ";".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
 def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """The table of privacy budgets as CSV: the header, then one line for each row, with all fields and unrounded.
-    Infinities are "inf", missing values are empty.
-
-    The first row determines the columns that repeat the parameter table.
-    """
+    """The table as CSV: a header, with the first row's own columns of the parameter table, then one line for each row
+    with all fields, unrounded. Infinities are "inf", missing values are empty."""
     rows, out = iter(rows), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     first = next(rows, None)
@@ -153,15 +146,9 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
                 tables.UNKNOWN if row.factor is None else f"{row.factor:.3g}",
             )
         own = "error" if row.status == "error" else _shown(row.epsilon, rounded_up)
-        cells = (
-            row.name,
-            row.mechanism,
-            own + _marked(_own_remarks(row), numbers),
-            *published,
-            tables.UNKNOWN if row.delta is None else f"{row.delta:.3g}",
-            _shown(row.lower, rounded_down),
-            row.method or tables.UNKNOWN,
-        )
+        delta = tables.UNKNOWN if row.delta is None else f"{row.delta:.3g}"
+        proven = (own + _marked(_own_remarks(row), numbers), *published, delta, _shown(row.lower, rounded_down))
+        cells = (row.name, row.mechanism, *proven, row.method or tables.UNKNOWN)
         lines.append(tuple(" ".join(cell.split()) for cell in cells))
     return tables.Table(headers=(*headers, "method"), rows=tuple(lines))
 
@@ -215,7 +202,6 @@ def _objections(row: BudgetRow) -> list[str]:
 
 
 def _marked(sentences: Sequence[str], numbers: dict[str, int]) -> str:
-    """The numbers of these remarks below the table."""
     return "".join(f" [{numbers[sentence]}]" for sentence in sentences)
 
 
@@ -224,7 +210,6 @@ def _numbered(rows: Sequence[BudgetRow], compare: bool) -> list[str]:
 
 
 def _shown(value: float | None, rounded: Callable[[float, int], str]) -> str:
-    """A value with five significant digits."""
     if value is None:
         return tables.UNKNOWN
     if not isfinite(value):

@@ -1,4 +1,4 @@
-"""Charts as plain shapes, which templates write as SVG: scales, ticks, lines, areas and marks."""
+"""Charts as plain shapes, which templates write as SVG: scales, marks, and the charts of epochs and scores."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, isfinite, log10
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from privkit.shared.interval import Interval
+from privkit.shared.limits import Limits
 
-LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46
-"""Margins of a chart's panel, for ticks and labels, in units of the sheet."""
+LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46  # margins of a chart's panel, for ticks and labels, in units of the sheet
 COLORS = 6  # number of line colors, which the style sheet defines
+_BINS = 30
+_SHOWN = (0.5, 99.5)  # percentiles of the scores between which a histogram lies: one stray score would flatten it
+_CORNERS = 120  # most corners of a drawn ROC curve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +40,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """The ticks of the axis: a few round values, as pairs (position on the sheet, text).
-
-        >>> [text for _, text in Scale(low=0, high=1, start=0, end=1).ticks]
-        ['0', '0.2', '0.4', '0.6', '0.8', '1']
-        """
+        """The ticks of the axis: a few round values, as pairs (position on the sheet, text)."""
         if self.logarithmic:
             powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
             factors = (1, 2, 5) if len(powers) < 4 else (1,)
@@ -91,11 +90,19 @@ class Chart:
     y: Scale
     x_label: str
     y_label: str
-    width: int  # width of the sheet
-    height: int
     shapes: tuple[Shape, ...] = ()  # from back to front
     marks: tuple[Mark, ...] = ()  # above the shapes
     words: tuple[tuple[float, float, str], ...] = ()  # inside the panel: right end, base line, text
+
+    @property
+    def width(self) -> float:
+        """The width of the sheet."""
+        return self.x.end + RIGHT
+
+    @property
+    def height(self) -> float:
+        """The height of the sheet."""
+        return self.y.start + BOTTOM
 
     @property
     def keys(self) -> list[Shape]:
@@ -125,11 +132,7 @@ def points(x: ArrayLike, y: ArrayLike) -> str:
 
 
 def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = False) -> Chart | None:
-    """A small chart of one value per training epoch; None if fewer than two values are finite.
-
-    >>> epoch_chart([1.0], "loss") is None
-    True
-    """
+    """A small chart of one value per training epoch; None if fewer than two values are finite."""
     found = [(epoch, value) for epoch, value in enumerate(values, 1) if isfinite(value)]
     if len(found) < 2:
         return None
@@ -139,12 +142,12 @@ def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = Fals
     x, y = panel(300, 170, (1, len(values)), limits, logarithmic=logarithmic)
     x = replace(x, whole=True)
     line = Shape(kind="line c0", points=points(x(epochs), y(heights)), name=title)
-    return Chart(title=title, x=x, y=y, x_label="epoch", y_label="", width=300, height=170, shapes=(line,))
+    return Chart(title=title, x=x, y=y, x_label="epoch", y_label="", shapes=(line,))
 
 
 def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
-    """A chart of an attack's AUC with its confidence limits by training epoch, one line per label. At an AUC of 1/2 the
-    attack learns nothing.
+    """A chart of an attack's AUC with its limits by training epoch, one line per label. At 1/2 the attack learns
+    nothing.
 
     Source: the panel of DP-CutMixSL's Fig. 10c.
     """
@@ -158,6 +161,63 @@ def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
         shapes.append(Shape(kind=f"band {color}", points=points(x(np.concatenate([epochs, epochs[::-1]])), around)))
         line = points(x(epochs), y([area.value for area in areas]))
         shapes.append(Shape(kind=f"line {color}", points=line, name=label))
-    return Chart(
-        title="AUC by epoch", x=x, y=y, x_label="epoch", y_label="AUC", width=640, height=300, shapes=tuple(shapes)
-    )
+    return Chart(title="AUC by epoch", x=x, y=y, x_label="epoch", y_label="AUC", shapes=tuple(shapes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """The scores that one attack gave to two kinds of examples, with its ROC curve, AUC and proven limits."""
+
+    positive: NDArray[np.float64]  # [P] scores of the positive examples, such as members
+    negative: NDArray[np.float64]  # [Q] scores of the negative examples
+    false: NDArray[np.float64]  # [K] false positive rates along the ROC curve
+    true: NDArray[np.float64]  # [K] true positive rates along the ROC curve
+    auc: float  # area under the ROC curve
+    limits: Limits | None = None  # proven limits of any attack's rates; None without a proof
+
+
+def score_charts(told: Told) -> tuple[Chart, Chart]:
+    """Two charts of an attack's scores: the ROC curve, with the region that is proven impossible in gray, and the
+    histograms.
+
+    Source: the panels of DP-CutMixSL's Figs. 8-10.
+    """
+    return _roc(told), _histogram(told)
+
+
+def _roc(told: Told) -> Chart:
+    x, y = panel(320, 290, (0, 1), (0, 1))
+    chosen = np.unique(np.linspace(0, len(told.false) - 1, min(_CORNERS, len(told.false))).round().astype(int))
+    shapes = [
+        *(_ruled_out(told.limits, x, y) if told.limits else ()),
+        Shape(kind="floor", points=points(x([0, 1]), y([0, 1])), name="chance"),
+        Shape(kind="line c0", points=points(x(told.false[chosen]), y(told.true[chosen])), name=f"AUC {told.auc:.3f}"),
+    ]
+    title, labels = f"ROC curve, AUC {told.auc:.3f}", ("false positive rate", "true positive rate")
+    words = ((x([0.97])[0], y([0.06])[0], "gray: proven impossible"),) if told.limits else ()
+    return Chart(title=title, x=x, y=y, x_label=labels[0], y_label=labels[1], shapes=tuple(shapes), words=words)
+
+
+def _ruled_out(limits: Limits, x: Scale, y: Scale) -> list[Shape]:
+    """The area of rates that the proof rules out: above the proven ROC curve and below its mirror image. Between two
+    known rates the larger true positive rate counts, since a chord of the curve would rule out too much."""
+    false, true = np.repeat(limits.false_positives, 2)[:-1], np.repeat(limits.true_positives, 2)[1:]
+    corners = np.concatenate([[0.0], false, [1.0]]), np.concatenate([[1.0], true, [1.0]])
+    above, below = points(x(corners[0]), y(corners[1])), points(x(1 - corners[0]), y(1 - corners[1]))
+    return [
+        Shape(kind="ruled-out", points=above, name="proven impossible"),
+        Shape(kind="ruled-out", points=below, name="proven impossible"),
+        Shape(kind="limit", points=points(x(false), y(true)), name="largest proven true positive rate"),
+    ]
+
+
+def _histogram(told: Told) -> Chart:
+    low, high = np.percentile(np.concatenate([told.positive, told.negative]), _SHOWN)
+    edges = np.linspace(low, high, _BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
+    kinds = {"no": told.negative, "yes": told.positive}
+    counts = {name: np.histogram(one.clip(edges[0], edges[-1]), edges)[0] / len(one) for name, one in kinds.items()}
+    x, y = panel(420, 290, (edges[0], edges[-1]), (0, 1.05 * max(share.max() for share in counts.values())))
+    corners = x(np.repeat(edges, 2))
+    heights = {name: y(np.concatenate([[0], np.repeat(share, 2), [0]])) for name, share in counts.items()}
+    shapes = tuple(Shape(kind=f"bars {name}", points=points(corners, up), name=name) for name, up in heights.items())
+    return Chart(title="scores", x=x, y=y, x_label="score", y_label="share", shapes=shapes)

@@ -15,14 +15,8 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
     """The verdict on a run as JUnit XML: a test case for each cell, check and gate, and a property for each threat
     model.
 
-    A cell is one attack on one defense with one seed; a gate is a user's pass/fail condition; a check is a test of a
-    result, such as a control experiment. A failed gate or check is a failure, a failed or missing cell an error.
-    Undecided checks are skipped, and so are cells that are not applicable or not needed. `seconds` maps a cell's id to
-    its duration.
-
-    >>> made = Verdict(run="r", outcome="clean", exit_code=0, sentence="", failures=(), cells=(), gates=(), checks=())
-    >>> junit(made).splitlines()[1]
-    '<testsuite name="privkit" tests="0" failures="0" errors="0" skipped="0" time="0.000" />'
+    A failed gate or check is a failure, a failed or missing cell an error. Undecided checks are skipped, and so are
+    cells that are not applicable or not needed. `seconds` maps a cell's id to its duration.
     """
     took = seconds or {}
     cases = [_cell(cell, took.get(cell.cell, 0.0)) for cell in verdict.cells] + [
@@ -43,20 +37,12 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
 
 
 def _cell(cell: CellState, seconds: float) -> ElementTree.Element:
-    """The test case of a cell (one attack on one defense with one seed); without a result, it is an error."""
     tags = {"error": "error", "missing": "error", "not_applicable": "skipped", "not_needed": "skipped"}
-    name = f"{cell.attack}, seed {cell.seed}"
-    return _case(
-        cell.defense,
-        f"cell: {name}",
-        tags.get(cell.status, ""),
-        cell.reason or "it has no result; repeat the run's command",
-        seconds,
-    )
+    name, reason = f"cell: {cell.attack}, seed {cell.seed}", cell.reason or "it has no result; repeat the run's command"
+    return _case(cell.defense, name, tags.get(cell.status, ""), reason, seconds)
 
 
 def _check(check: Judgement) -> ElementTree.Element:
-    """The test case of a check or a gate; an undecided one is skipped."""
     tag = {True: "", False: "failure", None: "skipped"}[check.met]
     where = ", ".join(filter(None, [check.attack, "" if check.seed is None else f"seed {check.seed}"]))
     return _case(check.defense or "all defenses", f"{check.kind} {check.name}: {where}", tag, check.sentence)
@@ -71,14 +57,7 @@ def _case(defense: str, name: str, tag: str, message: str, seconds: float = 0.0)
 
 
 def github(verdict: Verdict) -> list[str]:
-    """Annotations for GitHub Actions, one line for each failure of the verdict, and for each experiment without a
-    result.
-
-    >>> made = Verdict(run="r", outcome="failed", exit_code=1, sentence="", failures=("ssim is .5,\\n100 %",),
-    ...     cells=(), gates=(), checks=())
-    >>> github(made)
-    ['::error title=privkit::ssim is .5,%0A100 %25']
-    """
+    """Annotations for GitHub Actions, one line for each failure of the verdict, and for each cell without a result."""
     without = [cell for cell in verdict.cells if cell.status in ("error", "missing")]
     told = [
         *verdict.failures,

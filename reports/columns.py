@@ -65,24 +65,19 @@ _OF_ROW = {
 
 def gated(name: str) -> str | None:
     """The column that a gate (a user's pass/fail condition) names by `name`; None if it names none. A user's own metric
-    is accepted here without a test; only a run tests it.
-
-    >>> gated("ssim"), gated("own_edges"), gated("matched_own_edges_worst"), gated("sim")
-    ('unaligned_ssim', 'unaligned_own_edges', 'matched_own_edges_worst', None)
-    """
+    is accepted here without a test; only a run tests it."""
     if name.removeprefix("unaligned_").removeprefix("matched_").startswith(OWN):
         return name if not name.startswith(OWN) else f"unaligned_{name}"
     return SHORT.get(name, name) if name in SHORT or name in GATED else None
 
 
 def numbers(row: Row) -> dict[str, Interval | float]:
-    """The measured and proven values of a result row, as a dict from column name to value: an interval if the value has
-    one, otherwise a number.
+    """The measured and proven values of a result row by column name: an interval if the value has one, otherwise a
+    number.
 
-    `epsilon` is the proven ε of the release, infinite if nothing is proven. If a certificate covers only labels, the
-    column is `epsilon_of_labels`. If it is declared (privkit did not run the mechanism itself), the column is
-    `declared_epsilon` or `declared_epsilon_of_labels`. A formula that is not a proof gives no column of ε.
-    `empirical_epsilon` is the lower bound from canaries (records that an auditor inserts).
+    `epsilon` is the proven ε of the release, infinite if nothing is proven; `epsilon_of_labels` if a certificate covers
+    only labels; `declared_…` if privkit did not run the mechanism itself. A formula that is not a proof gives no column
+    of ε. `empirical_epsilon` is the lower bound from canaries (records that an auditor inserts).
     """
     found: dict[str, Interval | float] = {}
     if row.accuracy:
@@ -140,12 +135,8 @@ def flat_record(row: Row) -> dict[str, object]:
 
 
 def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
-    """All numbers of all result rows as CSV, unrounded. They include the numbers of guesses without the release
-    (floors), and of untrained attacks.
-
-    With a verdict, the user's gates (pass/fail conditions) are further columns, and each experiment without a result
-    gets a line.
-    """
+    """All numbers of all rows as CSV, unrounded; with a verdict, also its gates, and a line for each cell without a
+    result."""
     lines = [flat_record(row) for row in rows]
     if verdict is not None:
         places = {row.cell: line for row, line in zip(rows, lines, strict=True)}
@@ -158,19 +149,9 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
 
 def seeds_csv(summaries: Sequence[Summary]) -> str:
     """Means over seeds as CSV, unrounded, with one line per defense and attack, and per constant guess (floor)."""
-    return flat_csv(
-        [
-            {
-                "defense": summary.defense,
-                "attack": summary.attack,
-                "floor": summary.floor,
-                "protocol": summary.protocol,
-                "seeds": " ".join(map(str, summary.seeds)),
-                **flattened(summary.values),
-            }
-            for summary in summaries
-        ]
-    )
+    named = [one.model_dump(include={"defense", "attack", "floor", "protocol"}) for one in summaries]
+    seeds = [{"seeds": " ".join(map(str, one.seeds))} for one in summaries]
+    return flat_csv([one | its | flattened(of.values) for one, its, of in zip(named, seeds, summaries, strict=True)])
 
 
 def answers_csv(rows: Sequence[Row], answer: str) -> str:
@@ -185,14 +166,7 @@ def answers_csv(rows: Sequence[Row], answer: str) -> str:
 
 
 def flat_csv(lines: Sequence[dict[str, object]]) -> str:
-    """Flat dicts as CSV: one line for each dict, one column for each key. Text that a spreadsheet would run as a
-    formula is escaped.
-
-    >>> print(flat_csv([{"defense": "none", "ssim": 0.5}, {"defense": "=1+1"}]), end="")
-    defense,ssim
-    none,0.5
-    '=1+1,
-    """
+    """Flat dicts as CSV, one line each; text that a spreadsheet would run as a formula is escaped."""
     flat = [{str(escape.csv_cell(key)): escape.csv_cell(value) for key, value in line.items()} for line in lines]
     columns = list(dict.fromkeys(key for line in flat for key in line))
     out = io.StringIO()
@@ -203,12 +177,7 @@ def flat_csv(lines: Sequence[dict[str, object]]) -> str:
 
 
 def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
-    """The three numbers of a column that a gate (a user's pass/fail condition) compares: value, lower and upper end of
-    the confidence interval. An AUC below 1/2 is reflected at 1/2, since it leaks as much.
-
-    >>> ends("auc", Interval(value=0.25, low=0.125, high=0.5, n=9, method="m"))
-    (0.75, 0.5, 0.875)
-    """
+    """The value and ends of a column that a gate compares; an AUC below 1/2 is reflected, since it leaks as much."""
     if not isinstance(value, Interval):
         return float(value), float(value), float(value)
     middle, low, high = value.value, value.low, value.high

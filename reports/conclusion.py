@@ -118,24 +118,19 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
         if undefended(what):
             return f"Without a defense, {found}"
         return f"{what} does not protect {these}: {found}"
-    if most.outcome == "class":
-        return f"{what} gives away the class of {these}, but no record to the attacks mounted here{behind}"
-    if most.outcome == "holds":
-        return f"{what} holds against the attacks mounted here, which win without it{behind}"
-    if most.outcome == "not_shown":
-        why = most.sentence.removeprefix("not shown: ").partition(";")[0]
-        return f"It is not shown whether {what} protects {these}: {why}"
-    if most.outcome == "no_number":
-        return f"Nothing is shown about {what}: {most.sentence.removeprefix(f'{NO_NUMBER}: ')}"
-    return f"Nothing was measured of {what}: {most.sentence}"
+    why = most.sentence.removeprefix("not shown: ").partition(";")[0]
+    said: dict[Outcome, str] = {
+        "class": f"{what} gives away the class of {these}, but no record to the attacks mounted here{behind}",
+        "holds": f"{what} holds against the attacks mounted here, which win without it{behind}",
+        "not_shown": f"It is not shown whether {what} protects {these}: {why}",
+        "no_number": f"Nothing is shown about {what}: {most.sentence.removeprefix(f'{NO_NUMBER}: ')}",
+    }
+    return said.get(most.outcome, f"Nothing was measured of {what}: {most.sentence}")
 
 
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
-    """A phrase with the largest number of records that an attack identifies with this defense, and without a defense.
-
-    The phrase names the attack unless one of the conclusion's verdicts names it. It is empty if identified records were
-    not counted.
-    """
+    """A phrase with the largest number of records that an attack identifies with this defense, and without a defense;
+    empty if they were not counted. It names the attack unless one of the conclusion's verdicts names it."""
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}
     told = {one.attack for one in verdicts}
@@ -178,7 +173,6 @@ def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _accuracy(rows: Sequence[Row]) -> float | None:
-    """The mean accuracy over the seeds; None if it was not measured."""
     seeds = {row.seed: row.accuracy.value for row in rows if row.accuracy is not None}
     return sum(seeds.values()) / len(seeds) if seeds else None
 
@@ -195,11 +189,6 @@ def _arrangement(row: Row, rows: Sequence[Row]) -> str:
     own, asked = row.counts.get("auxiliary"), {one.queries or 0 for one in rows}
     most, upto = max(asked), "up to " if len(asked) > 1 else ""
     whose = "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary
-    return ", ".join(
-        (
-            f"{row.model} on {row.dataset}",
-            *row.arrangement,
-            *([f"{own:,} own {row.records} ({whose})"] if own is not None else []),
-            f"{upto}{rounds_of(most)}" if most else "no queries",
-        )
-    )
+    held = [f"{own:,} own {row.records} ({whose})"] if own is not None else []
+    sent = f"{upto}{rounds_of(most)}" if most else "no queries"
+    return ", ".join((f"{row.model} on {row.dataset}", *row.arrangement, *held, sent))

@@ -1,7 +1,7 @@
 """Escaping of text of unknown origin for each kind of output.
 
-The names of defenses, attacks and table rows come from plug-ins, parameter tables and run folders. Such text must be
-shown, and never be interpreted as a command, markup or formula.
+Names of defenses, attacks and table rows come from plug-ins, parameter tables and run folders. Such text must be shown,
+and never be interpreted as a command, markup or formula.
 """
 
 from __future__ import annotations
@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-CONTROLS = (
-    *range(32),
-    *range(127, 160),
-    0x061C,
-    *range(0x200E, 0x2010),
-    *range(0x2028, 0x202F),
-    *range(0x2066, 0x206A),
-)
+CONTROLS = (*range(32), *range(127, 160), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 """Characters that move the cursor, start an escape sequence, end a line or turn the direction of writing."""
 _NOT_IN_XML = (*range(0xD800, 0xE000), 0xFFFE, 0xFFFF)
 """Halves of characters, which no encoding has, and two codes that XML forbids."""
@@ -36,32 +29,13 @@ _SIGNS = (
     *("↑ uparrow", "↓ downarrow", "→ to", "× times", "∞ infty", "⌈ lceil", "⌉ rceil", "≥ geq", "≤ leq", "√ surd"),
     *("ε varepsilon", "δ delta", "σ sigma", "λ lambda", "γ gamma", "α alpha", "μ mu"),
 )
-"""Signs, and LaTeX's names for them."""
+"""Signs, and LaTeX's names for them in formulas."""
+_TEXT_SIGNS = ("\\ backslash", "~ asciitilde", "^ asciicircum", "< less", "> greater", "| bar", "` asciigrave")
 _LATEX = str.maketrans(
     {sign: rf"$\{name}$" for sign, name in map(str.split, _SIGNS)}
-    | {
-        "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "$": r"\$",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "_": r"\_",
-        "%": r"\%",
-        "#": r"\#",
-        "&": r"\&",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': "''",
-        "`": r"\textasciigrave{}",
-        "–": "--",
-        "₁": r"$_1$",
-        "₂": r"$_2$",
-        "₃": r"$_3$",
-        "−": "$-$",  # the minus sign
-        "²": r"$^2$",
-    }
+    | {sign: rf"\text{name}{{}}" for sign, name in map(str.split, _TEXT_SIGNS)}
+    | {sign: rf"\{sign}" for sign in "{}$_%#&"}
+    | {'"': "''", "–": "--", "₁": "$_1$", "₂": "$_2$", "₃": "$_3$", "−": "$-$", "²": "$^2$"}  # − is the minus sign
 )
 _MARKDOWN = {ord("\\"): r"\\", ord("|"): r"\|", ord("<"): "&lt;", ord("&"): "&amp;"}
 
@@ -94,41 +68,26 @@ def workflow_message(text: str) -> str:
     r"""The text of a workflow command of GitHub Actions (`::error …`), escaped; line ends are kept.
 
     Source: GitHub, "Workflow commands for GitHub Actions".
-
-    >>> print(workflow_message("50 %\n\x1b[31m"))
-    50 %25%0A\x1b[31m
     """
     return text.translate(_VISIBLE).replace("%", "%25").replace("\n", "%0A")
 
 
 def markup(text: str) -> str:
-    r"""Text prepared for XML and HTML: characters that XML forbids become visible escapes. Line ends are kept; signs
-    like < must still be escaped.
-
-    >>> print(markup("a\x00b\uffff <c>"))
-    a\x00b\uffff <c>
-    """
+    r"""Text for XML and HTML, in which characters that XML forbids are visible escapes; < must still be escaped."""
     return text.translate(_VISIBLE)
 
 
 def terminal_json(text: str) -> str:
-    r"""JSON text for a terminal: control characters become JSON escapes, so a program reads the same values.
-
-    >>> print(terminal_json('"ε \x9b31m"'))
-    "ε \u009b31m"
-    """
+    r"""JSON text for a terminal: control characters become JSON escapes, so a program reads the same values."""
     shown = text.translate({code: rf"\u{code:04x}" for code in _VISIBLE})
     return re.sub(r"##(?=[A-Za-z]*\[)", r"#\\u0023", shown)
 
 
 def csv_cell(value: object) -> object:
     r"""A CSV cell: text is put into one line, and gets an apostrophe in front if a spreadsheet would run it as a
-    formula. Numbers are unchanged.
+    formula.
 
     Source: OWASP, "CSV injection".
-
-    >>> csv_cell("=1+1"), csv_cell(-1.0)
-    ("'=1+1", -1.0)
     """
     if not isinstance(value, str):
         return value
@@ -136,28 +95,16 @@ def csv_cell(value: object) -> object:
 
 
 def latex(text: str) -> str:
-    r"""One line of text that LaTeX prints literally.
-
-    >>> print(latex("\\input{/etc/passwd} 50%"))
-    \textbackslash{}input\{/etc/passwd\} 50\%
-    """
+    r"""One line of text that LaTeX prints literally."""
     escaped = terminal(" ".join(text.split())).translate(_LATEX)
     return f"{{{escaped[0]}}}{escaped[1:]}" if escaped[:1] in ("[", "*") else escaped  # else part of the \\\\ before it
 
 
 def markdown(text: str) -> str:
-    r"""Text that Markdown prints literally inside one table cell.
-
-    >>> print(markdown("a|b ![x](http://a.b)"))
-    a\|b ![x]\(http://a.b)
-    """
+    r"""Text that Markdown prints literally inside one table cell."""
     return terminal(" ".join(text.split())).translate(_MARKDOWN).replace("](", r"]\(").replace("][", r"]\[")
 
 
 def figure(text: str) -> str:
-    r"""Text that matplotlib draws literally, although a pair of dollars would start a formula.
-
-    >>> print(figure("$\\frac$"))
-    \$\frac\$
-    """
+    r"""Text that matplotlib draws literally, although a pair of dollars would start a formula."""
     return terminal(text).replace("$", r"\$")

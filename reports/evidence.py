@@ -1,5 +1,4 @@
-"""Evidence of a run for an impact assessment or a model card: sentences and numbers, taken from result rows and
-verdicts.
+"""Evidence of a run for an impact assessment or a model card: sentences and numbers of result rows and verdicts.
 
 Nothing is recomputed, and no sentence claims more than the verdict.
 """
@@ -10,12 +9,14 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
-from privkit.reports import standards
 from privkit.reports.columns import CLAIM, DECLARATION, START
 from privkit.reports.conclusion import Conclusion, conclusions
 from privkit.reports.evidence_schema import (
+    C11_2,
     COVERED,
+    MEMBERSHIP,
     NOT_COVERED,
+    UNRECOVERED,
     Answer,
     Audited,
     Claim,
@@ -29,13 +30,14 @@ from privkit.reports.evidence_schema import (
 )
 from privkit.reports.origins import mixture
 from privkit.reports.page import label
-from privkit.reports.schema import Manifest, Row
+from privkit.reports.schema import Manifest, Provenance, Row
 from privkit.reports.sections import by_defense, made_of
 from privkit.reports.strongest import BEFORE, began, identified, undefended, without_options
 from privkit.reports.tables import interval
 from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import Verdict
 from privkit.shared.certificate import Certificate
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.limits import NO_USE
 from privkit.shared.measures import CONSTANT_ATTACKS, TOLD_APART
@@ -86,17 +88,15 @@ def evidence(
         claims=tuple(claims),
         untried=tuple(_untried(defenses, threats, verdict)),
         requirements=tuple(_requirements([one for one in concluded if one.defense in numbered], answers, claims)),
-        origins=tuple(
-            Origin(
-                heading=f"{len(members)} row{'s' * (len(members) > 1)}",
-                rows=tuple(map(label, members)),
-                made_of={f"{section} {key}": value for section, found in made for key, value in found.items()},
-            )
-            for members, made in made_of(rows)
-        ),
+        origins=tuple(_origin(members, made) for members, made in made_of(rows)),
         records=dict(records),
         limits=LIMITS + (RECORDED,) * any(map(recorded, rows)),
     )
+
+
+def _origin(rows: Sequence[Row], made: Provenance) -> Origin:
+    parts = {f"{section} {key}": value for section, found in made for key, value in found.items()}
+    return Origin(heading=f"{len(rows)} row{'s' * (len(rows) > 1)}", rows=tuple(map(label, rows)), made_of=parts)
 
 
 def recorded(row: Row) -> bool:
@@ -145,23 +145,16 @@ def _distinct(names: Iterable[str]) -> str:
 def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> MeasuredDefense:
     within = [row for row in rows if row.defense == one.defense and row.threat_model in INCLUDES[model]]
     return MeasuredDefense(
+        **one.model_dump(include={"defense", "threat_model", "outcome", "sentence", "against"}),
         heading=f"{one.defense}: {threat_name(model)}",
-        defense=one.defense,
-        threat_model=model,
-        outcome=one.outcome,
         adversary=THREAT_MODELS[model],
-        sentence=one.sentence,
-        against=one.against,
         identified=tuple(_shares(one, within)),
     )
 
 
 def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
-    """Shares of identified records, one for each seed, for the strongest attack on which the verdict rests.
-
-    If another attack of this threat model identifies more records, such as an attack that failed its control
-    experiments, its shares follow.
-    """
+    """Shares of identified records, one for each seed, for the strongest attack on which the verdict rests, then for
+    another attack that identifies more, such as one that failed its control experiments."""
     groups: dict[str, list[tuple[Row, Interval]]] = {}
     for row in rows:
         found = identified(row.recovered)
@@ -205,36 +198,26 @@ def _reservations(row: Row) -> list[str]:
 
 
 def _answer(row: Row) -> Answer:
-    told = [(one.heading.rstrip(" ↑↓").partition(" →")[0], one) for one in TOLD_APART if one.name in row.answers]
-    found = [(title, row.answers[one.name], one.digits) for title, one in told]
+    said = []
+    for one in (one for one in TOLD_APART if one.name in row.answers):
+        value, title = row.answers[one.name], one.heading.rstrip(" ↑↓").partition(" →")[0]
+        said.append(f"{title} {interval(value, one.digits)}, {100 * value.confidence:g} % {value.method}")
     return Answer(
+        **row.model_dump(include={"defense", "attack", "seed"}),
         heading=label(row),
-        defense=row.defense,
-        attack=row.attack,
-        seed=row.seed,
         answers=row.answers,
-        sentence="; ".join(
-            f"{title} {interval(value, digits)}, {100 * value.confidence:g} % {value.method}"
-            for title, value, digits in found
-        ),
+        sentence="; ".join(said),
         bound=row.empirical_bound.statement if row.empirical_bound else "",
         reservations=tuple(_reservations(row)),
     )
 
 
 def _claims(rows: Sequence[Row]) -> list[Claim]:
-    """One claim for each distinct certificate of a defense."""
-    groups: list[tuple[Certificate, list[Row]]] = []
-    for row in rows:
-        same = next((members for found, members in groups if found == row.certificate), None)
-        if same is not None:
-            same.append(row)
-        elif row.certificate is not None:
-            groups.append((row.certificate, [row]))
+    groups = grouped((row for row in rows if row.certificate), lambda row: repr(row.certificate)).values()
     failed = (check for row in rows for check in row.checks if check.name in (CLAIM, DECLARATION))
     against = tuple(dict.fromkeys(check.detail for check in failed if check.passed is False))
     unknown = Certificate(kind="nothing", statement="no row records what is claimed")
-    return [_claim(found, members, against) for found, members in groups or [(unknown, list(rows))]]
+    return [_claim(group[0].certificate or unknown, group, against) for group in groups or [rows]]
 
 
 def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) -> Claim:
@@ -285,7 +268,7 @@ def _untried(defenses: Sequence[str], threats: Sequence[ThreatVerdict], verdict:
             yield Untried(heading=f"{one.defense}: {threat_name(one.threat_model)}", reason=reason, attacks=one.untried)
     for defense in defenses:
         if defense not in {one.defense for one in threats}:
-            yield Untried(heading=f"{defense}: all threat models", reason=standards.UNRECOVERED, attacks=())
+            yield Untried(heading=f"{defense}: all threat models", reason=UNRECOVERED, attacks=())
     for cell in verdict.cells:
         if cell.status != "done":
             reason = ": ".join(filter(None, (cell.status.replace("_", " "), cell.reason)))
@@ -296,7 +279,7 @@ def _requirements(
     concluded: Sequence[Conclusion], answers: Sequence[Answer], claims: Sequence[Claim]
 ) -> list[Requirement]:
     """The requirements of OWASP AISVS C11.2, each with the result rows that are evidence on it."""
-    members = [one for one in answers if without_options(one.attack) == standards.MEMBERSHIP]
+    members = [one for one in answers if without_options(one.attack) == MEMBERSHIP]
     private = [one for one in claims if one.epsilon is not None and one.standing not in _FALLEN]
     rows = {
         ", objective": [f"{one.defense}: {one.models}" for one in concluded],
@@ -310,7 +293,7 @@ def _requirements(
             asks=asks,
             rows=tuple(rows.get(number, ())),
         )
-        for number, asks in standards.C11_2.items()
+        for number, asks in C11_2.items()
     ]
 
 

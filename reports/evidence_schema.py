@@ -1,7 +1,6 @@
-"""The fields of `evidence.json`, and the HTML page that shows them.
+"""The fields of `evidence.json`, and the HTML page, which shows each field that has a title.
 
-The page shows each field that has a title, under this title. A field without a title repeats, for programs, the content
-of a sentence. So the JSON contains everything on the page.
+A field without a title repeats, for programs, the content of a sentence. So the JSON contains everything on the page.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from privkit.reports import standards
 from privkit.reports.conclusion import Conclusion
 from privkit.reports.page import environment
 from privkit.reports.schema import Frozen
@@ -19,6 +17,29 @@ from privkit.shared.interval import Interval
 
 Standing = Literal["proven", "declared", "nothing", "refuted", "no proof", "not recorded"]
 COVERED, NOT_COVERED = "rows below cover a part of it", "not covered by this run"
+EDPB = (
+    "EDPB Opinion 28/2024 (17 December 2024) asks how likely it is that personal data can be extracted from a model or "
+    "obtained through queries. The shares below are one input to that assessment, and no answer to it."
+)
+NIST = (
+    "The terms are those of NIST SP 800-226, Guidelines for Evaluating Differential Privacy Guarantees (March 2025, "
+    "doi 10.6028/NIST.SP.800-226)."
+)
+AISVS = (
+    "Membership-Inference and Model-Inversion Mitigation, in version 1.0 (2026) of the OWASP Artificial Intelligence "
+    "Security Verification Standard (OWASP/AISVS on GitHub, 1.0/en/0x10-C11-Adversarial-Robustness.md)."
+)
+C11_2 = {
+    ", objective": "little is learned of whether a record was trained on, and private data are not reconstructed",
+    ".1": "inferred sensitive attributes are not returned (level 1)",
+    ".2": "limits on queries fit the threat of extraction, for each user and in all (level 1)",
+    ".3": "outputs are calibrated, so that the model is less overconfident (level 2)",
+    ".4": "sensitive data are trained on with differentially private optimization (level 2)",
+    ".5": "simulated membership inference is no better than random guessing (level 3)",
+}
+"""End of the requirement's name -> what it asks."""
+MEMBERSHIP = "member_inference"  # the attack on membership of the training data
+UNRECOVERED = "no attack on the records themselves gave a number"
 
 
 class Audited(Frozen):
@@ -130,7 +151,7 @@ class Evidence(Frozen):
     measured: tuple[MeasuredDefense, ...] = Field(
         title="Measured: are records recovered and identified?",
         description=f"{MEANING} A record is identified if the guess at it is nearer to it than to any other attacked "
-        f"record. {standards.EDPB}",
+        f"record. {EDPB}",
     )
     answers: tuple[Answer, ...] = Field(
         title="Measured: labels, members and canaries",
@@ -138,15 +159,14 @@ class Evidence(Frozen):
     )
     claims: tuple[Claim, ...] = Field(
         title="Proven, declared, or nothing",
-        description="Proven: privkit ran the mechanism itself. Declared: somebody else says what was run. "
-        f"{standards.NIST}",
+        description=f"Proven: privkit ran the mechanism itself. Declared: somebody else says what was run. {NIST}",
     )
     untried: tuple[Untried, ...] = Field(
         title="Not tried",
         description="Registered attacks that were not mounted, and cells without a number. An attack that nobody "
         "registered was not tried either.",
     )
-    requirements: tuple[Requirement, ...] = Field(title="OWASP AISVS C11.2", description=standards.AISVS)
+    requirements: tuple[Requirement, ...] = Field(title="OWASP AISVS C11.2", description=AISVS)
     origins: tuple[Origin, ...] = Field(title="Data, code and versions")
     records: dict[str, str] = Field(title="Records of the run, SHA-256")
     limits: tuple[str, ...] = Field(title="What this document does not say")

@@ -20,8 +20,7 @@ from privkit.shared.measures import floor_title, likeness, measure
 Pixels = NDArray[np.uint8]
 
 _ROOM = 5_500_000  # bytes of all pixels on one page, before compression
-LARGEST, SMALLEST = 128, 16
-"""Pixels of a shown image's longer side: at most, and at least before strips are left out."""
+LARGEST, SMALLEST = 128, 16  # pixels of a shown image's longer side: at most, and at least before strips are left out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,29 +78,17 @@ def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
 
 
 def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str], side: int) -> _Block:
-    """One block: originals and constant guesses (floors) once, then the attacks' guesses."""
-    first = pictures[rows[0].cell]
+    def made(images: Pixels, **words: str) -> _Strip:
+        return _Strip(columns=len(images), source=data_uri(strip([images], side)), **words)
+
     floors = {name: images for row in rows for name, images in pictures[row.cell].floors.items()}
-    above = [("original", first.truth), *((floor_title(name), images) for name, images in floors.items())]
-    guesses = {
-        row.cell: _Strip(
-            name=row.defense,
-            attack=row.attack,
-            cell=row.cell,
-            found=_found(row),
-            columns=len(pictures[row.cell].guess),
-            source=data_uri(strip([pictures[row.cell].guess], side)),
-        )
-        for row in rows
-    }
-    return _Block(
-        seed=rows[0].seed,
-        above=tuple(
-            _Strip(name=name, columns=len(images), source=data_uri(strip([images], side))) for name, images in above
-        ),
-        strongest=tuple(made for cell, made in guesses.items() if cell in best),
-        others=tuple(made for cell, made in guesses.items() if cell not in best),
-    )
+    above = [made(pictures[rows[0].cell].truth, name="original")]
+    above += [made(images, name=floor_title(name)) for name, images in floors.items()]
+    strongest, others = list[_Strip](), list[_Strip]()
+    for row in rows:
+        words = {"name": row.defense, "attack": row.attack, "cell": row.cell, "found": _found(row)}
+        (strongest if row.cell in best else others).append(made(pictures[row.cell].guess, **words))
+    return _Block(seed=rows[0].seed, above=tuple(above), strongest=tuple(strongest), others=tuple(others))
 
 
 def _found(row: Row) -> str:
@@ -112,11 +99,7 @@ def _found(row: Row) -> str:
 
 
 def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
-    """Rows of images, one row below the other, as one PNG without gaps. An image's longer side is reduced to at most
-    `side` pixels.
-
-    Each row is uint8 [k, H, W, C]: k images of H x W pixels with one or three channels. All rows have the same shape.
-    """
+    """Rows of images, uint8 [k, H, W, C] each and alike, as one PNG; a longer side has at most `side` pixels."""
     from PIL import Image
 
     pixels = np.concatenate([np.concatenate(list(images), axis=1) for images in lines])

@@ -11,7 +11,7 @@ from math import isfinite
 
 from privkit.reports.columns import BY_PATTERN, DECLARED, GATED, OF_DEFENSE, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
-from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows, unsound
+from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, sound, undefended, undefended_rows
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, MEASURES, UNBOUNDED
@@ -101,7 +101,6 @@ class Gate:
         return column.removeprefix("unaligned_").removeprefix("matched_").removesuffix("_worst")
 
     def __str__(self) -> str:
-        """The condition as a user may write it."""
         before = f"{self.threat_model}: " if self.threat_model else ""
         return f"{before}{self.column}{self.comparison}{self.bound!r}"
 
@@ -149,7 +148,7 @@ class Gate:
             )
             if not given and row.status != "error" and self.column not in OF_DEFENSE:
                 sentence = f"{row.defense}, seed {row.seed}: no attack gave {self.column}, {wanted}"
-            doubt = row.doubt or unsound(row) or _powerless(row, twins) or _by_pattern(row) or guessed
+            doubt = row.doubt or _no_evidence(row, twins) or guessed
             if met and doubt and self._bounds_recovery(row):
                 met, sentence, open_ = False, f"{sentence}; but it is not shown: {doubt}", waits and doubt == guessed
             results.append((row, None if open_ else met, sentence))
@@ -209,19 +208,12 @@ class Gate:
 
 
 def _digits(value: float) -> str:
-    """A number as text in a finding's sentence: four decimals below 100, otherwise at most six digits.
-
-    >>> _digits(0.4), _digits(60258000.6922), _digits(6144.0)
-    ('0.4000', '6.0258e+07', '6144')
-    """
+    """A number as text in a finding's sentence: four decimals below 100, otherwise at most six digits."""
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.6g}"
 
 
 def must_agree(gates: Sequence[Gate]) -> None:
-    """Raise `GateError` if two gates (pass/fail conditions) contradict each other, so that no number meets both.
-
-    >>> must_agree([Gate.parse("ssim<=0.4"), Gate.parse("ssim>=0.4"), Gate.parse("mse>=0.6")])
-    """
+    """Raise `GateError` if two gates (pass/fail conditions) contradict each other, so that no number meets both."""
     for at_most in (one for one in gates if one.comparison.startswith("<")):
         for at_least in (one for one in gates if one.comparison.startswith(">")):
             models = {at_most.threat_model, at_least.threat_model} - {None}
@@ -234,15 +226,14 @@ def must_agree(gates: Sequence[Gate]) -> None:
                 )
 
 
-def _by_pattern(row: Row) -> str:
-    """That guesses show their images with another contrast or sign; empty if they do not."""
-    return next((check.detail for check in row.checks if check.name == BY_PATTERN), "")
-
-
-def _powerless(row: Row, twins: Twins) -> str:
-    """Why an attack's failure is no evidence (it also fails on the undefended model); empty if it is evidence."""
+def _no_evidence(row: Row, twins: Twins) -> str:
+    """Why an attack's failure is no evidence: it failed its control, also fails without a defense, or guesses show
+    their images with another contrast or sign. Empty if it is evidence."""
+    if not sound(row):
+        return "the attack failed its control experiment"
     why = "" if falls(row) or row.attack in CONSTANT_ATTACKS else powerless(row, twins)
-    return "" if why == NOT_ATTACKED else why
+    shown = next((check.detail for check in row.checks if check.name == BY_PATTERN), "")
+    return shown if why in ("", NOT_ATTACKED) else why
 
 
 def _threat_model(gate: str, given: str) -> ThreatModel:

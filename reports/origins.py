@@ -14,13 +14,8 @@ _CODES = ("data", "code", "files")  # sections whose values are hashes; a few di
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
-    """The changes of provenance (data, code, files, versions, machine) from `there` to `here`, in a few words each;
-    empty if nothing changed. With `seed`, a change of the data names this seed.
-
-    >>> old = Provenance(packages={"torch": "2.14.0"}, code={"mine": "ab"})
-    >>> differences(old, Provenance(packages={"torch": "2.15.0"}, code={"mine": "cd"}))
-    ['the source of mine', 'torch (2.14.0 there, 2.15.0 here)']
-    """
+    """The changes of provenance (data, code, files, versions, machine) from `there` to `here`, in a few words each.
+    With `seed`, a change of the data names this seed."""
     changes = [
         _change(section, key, before.get(key), after.get(key), seed)
         for section in _COMPARED
@@ -46,18 +41,10 @@ def _change(section: str, key: str, before: str | None, after: str | None, seed:
 
 
 def origins(rows: Sequence[Row]) -> dict[str, str]:
-    """For each result row, how its provenance differs from that of other rows: a dict from the row's id to words; empty
-    if all rows agree.
+    """For each result row (id), how its provenance differs from that of other rows, in words; empty if all rows agree.
 
     Rows of different seeds have different images, and rows of different attacks have different source code. So only
     entries that both rows have are compared, and images only between rows of one seed.
-
-    >>> from privkit.reports.schema import Provenance
-    >>> shared = dict(status="done", defense="none", dataset="d", model="m", protocol="sl", partition="iid", seed=0)
-    >>> shared |= dict(auxiliary="disjoint", attacked="private", batch_size=5, attack="a")
-    >>> made = [Provenance(machine={"device": device, "threads": "1"}) for device in ("cpu", "cuda")]
-    >>> origins([Row(cell=str(i), provenance=p, **shared) for i, p in enumerate(made)])
-    {'0': 'device cpu', '1': 'device cuda'}
     """
     values: dict[tuple[str, str, int | None], dict[str, str]] = {}
     for row in rows:

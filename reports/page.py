@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from privkit.reports import answers, columns, conclusion, escape, frontier, sections, tables, threats
-from privkit.reports.charts import Chart, area_chart
-from privkit.reports.frontier_chart import epsilon_range, frontier_chart
+from privkit.reports.charts import Chart, Told, area_chart, score_charts
+from privkit.reports.frontier import epsilon_range, frontier_chart
 from privkit.reports.gallery import Pictures, gallery
 from privkit.reports.origins import mixture
 from privkit.reports.schema import Manifest, Row, Summary
-from privkit.reports.scores import Told, score_charts
 from privkit.reports.tables import Table
 from privkit.reports.verdict import Verdict
 from privkit.shared.measures import FLOORS, OF_RECORDS
@@ -45,15 +45,13 @@ class Report:
     texts: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     left_out: bool = False  # whether pictures and texts are left out on purpose
     told: Mapping[str, Told] = field(default_factory=dict)  # scores of attacks on labels, members or canaries
-    commands: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the command that runs this cell alone; empty if begun in Python
+    # the command that runs this cell alone; empty if begun in Python
+    commands: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sheet:
+class _Sheet(NamedTuple):
     title: str
-    table: Table
+    table: Table | None
     note: str
     csv: str
 
@@ -99,58 +97,40 @@ def render(report: Report, folder: Path, write: Write) -> Path:
 
 
 def _sheets(report: Report) -> dict[str, _Sheet]:
-    rows, summaries = report.rows, report.summaries
-    curve = frontier.frontier(rows)
-    made: dict[str, tuple[str, Table | None, str, Callable[[], str]]] = {
-        "threats": (
+    """The tables that are not empty, by the names of their files."""
+    rows, summaries, curve = report.rows, report.summaries, frontier.frontier(report.rows)
+    sheets = {
+        "threats": _Sheet(
             "Falls or holds, by threat model",
             threats.threats_table(report.threats),
             threats.NOTE,
-            lambda: threats.threats_csv(report.threats),
+            threats.threats_csv(report.threats),
         ),
-        "seeds": (
+        "seeds": _Sheet(
             "Over seeds",
             tables.summary_table(summaries, rows) if summaries else None,
-            tables.summary_note(summaries) if summaries else "",
-            lambda: columns.seeds_csv(summaries),
+            tables.summary_note(summaries),
+            columns.seeds_csv(summaries),
         ),
-        "audit": (
-            "All numbers",
-            tables.table(rows),
-            tables.note_of(rows),
-            lambda: columns.to_csv(rows, report.verdict),
+        "audit": _Sheet("All numbers", tables.table(rows), tables.note_of(rows), columns.to_csv(rows, report.verdict)),
+        "answers": _Sheet(
+            "Labels, members and canaries", answers.answers_table(rows), answers.NOTE, columns.answers_csv(rows, "auc")
         ),
-        "answers": (
-            "Labels, members and canaries",
-            answers.answers_table(rows),
-            answers.NOTE,
-            lambda: columns.answers_csv(rows, "auc"),
-        ),
-        "orders": (
-            "Recovery of the order",
-            answers.orders_table(rows),
-            answers.ORDER_NOTE,
-            lambda: columns.answers_csv(rows, "direct"),
-        ),
-        "frontier": (
-            "Privacy against accuracy",
-            frontier.frontier_table(curve) if curve else None,
-            frontier.NOTE,
-            lambda: frontier.to_csv(curve) if curve else "",
+        "orders": _Sheet(
+            "Recovery of the order", answers.orders_table(rows), answers.ORDER_NOTE, columns.answers_csv(rows, "direct")
         ),
     }
-    return {
-        name: _Sheet(title=title, table=table, note=note, csv=csv())
-        for name, (title, table, note, csv) in made.items()
-        if table is not None
-    }
+    if curve:
+        shown, csv = frontier.frontier_table(curve), frontier.to_csv(curve)
+        sheets["frontier"] = _Sheet("Privacy against accuracy", shown, frontier.NOTE, csv)
+    return {name: sheet for name, sheet in sheets.items() if sheet.table is not None}
 
 
 def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
-    """Write every table as CSV, Markdown and LaTeX, and the verdict as a further file."""
     judged = [" ".join(said.split()) for said in (f"Verdict: {verdict.sentence}.", *verdict.failures, mixed) if said]
     remarks = "".join(f"% {escape.latex(said)}\n" for said in judged)
     for name, sheet in sheets.items():
+        assert sheet.table is not None
         remark = f"{sheet.note}\n\n{escape.markdown(' '.join(judged))}"
         write(folder / "tables" / f"{name}.csv", sheet.csv.encode())
         write(folder / "tables" / f"{name}.md", tables.markdown(sheet.table, remark).encode())
@@ -195,37 +175,20 @@ def environment() -> Environment:
     )
     environment.filters |= {"cell": _cell, "breakable": _breakable}
     environment.globals |= {
-        "with_prefix": tables.with_prefix,
-        "interval": tables.interval,
-        "of_task": tables.of_task,
-        "claim_text": tables.claim_text,
-        "threat_name": threat_name,
-        "in_words": threats.in_words,
-        "label": label,
+        **{"tables": tables, "threats": threats, "sections": sections, "label": label, "threat_name": threat_name},
         "names": {name: measure.title for name, measure in OF_RECORDS.items()},
         "floor_names": {name: floor.title for name, floor in FLOORS.items()},
-        "sections": sections,
         "models": THREAT_MODELS,
-        "others": threats.OTHERS,
-        "threats_note": threats.MEANING,
     }
     return environment
 
 
 def _cell(text: str) -> Markup:
-    """A table cell as HTML; the interval of a number is put below the number.
-
-    >>> _cell("0.900 [0.880, 0.920]")
-    Markup('0.900<small>[0.880, 0.920]</small>')
-    """
+    """A table cell as HTML; the interval of a number is put below the number."""
     found = re.fullmatch(r"(-?[\d.e+-]+) (\[[^\]]*\])", text)
     return Markup("{}<small>{}</small>").format(*found.groups()) if found else _breakable(text)
 
 
 def _breakable(text: str) -> Markup:
-    """A name as HTML that allows line breaks after punctuation.
-
-    >>> _breakable("mixup:keep=<1>")
-    Markup('mixup:<wbr>keep=&lt;1&gt;')
-    """
+    """A name as HTML that allows line breaks after punctuation."""
     return Markup("<wbr>").join(re.split(r"(?<=[:,+_/])(?=\w|<)", escape.markup(text)))

@@ -56,11 +56,7 @@ class Entry(Frozen):
 
 
 class MeasuredSetting(Frozen):
-    """The results of one setting (a defense with its options) against one adversary: means over seeds, and an interval
-    of the share of identified records.
-
-    The interval is over seeds; if there is only one seed, over records.
-    """
+    """One setting against one adversary: means over seeds, and the share of identified records with its interval."""
 
     dataset: str
     model: str
@@ -85,8 +81,7 @@ class MeasuredSetting(Frozen):
 
 
 class Place(Frozen):
-    """The rank of a user's setting (a defense with its options) among the registered settings with the same dataset and
-    adversary."""
+    """The rank of a user's setting among the registered settings with the same dataset and adversary."""
 
     setting: MeasuredSetting  # the user's setting
     peers: int  # number of registered settings
@@ -151,11 +146,8 @@ def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, 
     weak = any(remark.startswith(STRONGER) for remark in verdict.remarks)
     assert row.accuracy is not None
     return Entry(
-        dataset=row.dataset,
-        model=row.model,
-        defense=row.defense,
+        **{name: getattr(row, name) for name in ("dataset", "model", "defense", "seed")},
         threat_model=model,
-        seed=row.seed,
         outcome="not_shown" if weak and verdict.outcome in ("holds", "class") else verdict.outcome,
         attack=row.attack,
         victims=share.n,
@@ -193,11 +185,7 @@ def read_registry(path: Path = REGISTRY) -> list[Entry]:
 
 def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
     """The registered settings, each summarized over its seeds. The setting of which most records are identified comes
-    first.
-
-    Seeds with fewer attacked records than another seed of the same setting are left out, since their shares are not
-    comparable.
-    """
+    first. Seeds with fewer attacked records than another seed are left out, since their shares are not comparable."""
     groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
 
@@ -212,17 +200,9 @@ def _setting(each: Sequence[Entry]) -> MeasuredSetting:
     means = {
         name: _mean([getattr(one, name) for one in each]) for name in ("accuracy", "bare_accuracy", "traffic", "chance")
     }
-    return MeasuredSetting.model_validate(
-        {
-            **kept,
-            **means,
-            "seeds": tuple(one.seed for one in each),
-            "outcomes": tuple(one.outcome for one in each),
-            "attack": max(each, key=lambda one: one.identified).attack,
-            "victims": victims,
-            "identified": found,
-        }
-    )
+    by_seed = {"seeds": tuple(one.seed for one in each), "outcomes": tuple(one.outcome for one in each)}
+    most = {"attack": max(each, key=lambda one: one.identified).attack, "victims": victims, "identified": found}
+    return MeasuredSetting.model_validate(kept | means | by_seed | most)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -246,12 +226,9 @@ def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[
 def place(
     own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting], rows: Sequence[Row] | None = None
 ) -> list[Place]:
-    """The place of each own setting among the registered settings. A setting that has no peer gets no place.
-
-    A peer is a registered setting with another defense, and with the same dataset, adversary and number of attacked
-    records. `rows` are the run's result rows, whose attacks are compared with the registered attacks; None skips this
-    comparison.
-    """
+    """The place of each own setting among its peers: registered settings of another defense, with the same dataset,
+    adversary and number of attacked records. A setting without a peer gets no place. The attacks of the run's `rows`
+    are compared with the registered attacks."""
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):
         same = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,14 +22,14 @@ _CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")  # the control experiment
 class _Card:
     row: Row  # the row of the strongest attack on the first seed; the first row if no attack gave a number
     point: Point | None  # accuracy and recovery over seeds; None if no record was reconstructed
-    # what the same attack recovers of the undefended model under the same protocol; None if not measured
-    undefended: Interval | None
     accuracy: Interval | None  # task accuracy, over seeds if there are several
-    baseline: Interval | None  # accuracy of that undefended model
     strongest: Strongest | None  # the strongest attack on the first seed; None if no attack gave a number
     told: dict[str, Interval]  # attack on labels, members or canaries -> its AUC, over seeds if there are several
     seeds: int  # number of seeds
     refused: dict[str, list[str]]  # reason -> the attacks that gave no number for this reason
+    # what the same attack recovers of the undefended model under the same protocol; None if not measured
+    undefended: Interval | None = None
+    baseline: Interval | None = None  # accuracy of that undefended model
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
@@ -71,21 +72,11 @@ def _card(
         if other.status != "done" and other.attack not in refused.setdefault(other.reason, []):
             refused[other.reason].append(other.attack)
     accuracy = over.get((row.defense, row.attack), {}).get("accuracy", row.accuracy)
-    told = {one.attack: one.answers["auc"] for one in reversed(rows) if "auc" in one.answers}
-    return _Card(
-        row=row,
-        point=point,
-        undefended=None,
-        accuracy=accuracy,
-        baseline=None,
-        strongest=best,
-        told={
-            attack: over.get((row.defense, attack), {}).get("auc", area)
-            for attack, area in reversed(list(told.items()))
-        },
-        seeds=len({other.seed for other in rows}),
-        refused=refused,
-    )
+    told: dict[str, Interval] = {}
+    for one in (one for one in rows if "auc" in one.answers):
+        told.setdefault(one.attack, over.get((row.defense, one.attack), {}).get("auc", one.answers["auc"]))
+    seeds = len({other.seed for other in rows})
+    return _Card(row=row, point=point, accuracy=accuracy, strongest=best, told=told, seeds=seeds, refused=refused)
 
 
 def by_defense(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -95,11 +86,7 @@ def by_defense(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def certificates(rows: Sequence[Row]) -> list[Certificate]:
     """The distinct certificates of one defense that have assumptions."""
-    found: list[Certificate] = []
-    for row in rows:
-        if row.certificate and row.certificate.assumptions and row.certificate not in found:
-            found.append(row.certificate)
-    return found
+    return list({repr(one): one for row in rows if (one := row.certificate) and one.assumptions}.values())
 
 
 def training_curves(rows: Sequence[Row]) -> list[Chart]:
@@ -133,11 +120,5 @@ def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]
 
 def made_of(rows: Sequence[Row]) -> list[tuple[list[Row], Provenance]]:
     """Result rows grouped by their provenance."""
-    groups: list[tuple[list[Row], Provenance]] = []
-    for row in rows:
-        same = next((members for members, provenance in groups if provenance == row.provenance), None)
-        if same is None:
-            groups.append(([row], row.provenance))
-        else:
-            same.append(row)
-    return groups
+    groups = grouped(rows, lambda row: json.dumps(row.provenance.model_dump(), sort_keys=True))
+    return [(group, group[0].provenance) for group in groups.values()]

@@ -13,26 +13,15 @@ from privkit.shared.measures import UNBOUNDED
 
 
 def over_values(values: Sequence[float], confidence: float, within: tuple[float, float] = UNBOUNDED) -> Interval:
-    """The mean of a few values with Student's confidence interval, which stays inside the range of the quantity.
+    """The mean of n ≥ 1 values (of seeds or records) with Student's interval, which stays inside the range (low, high).
 
-    There are n ≥ 1 values, one for each seed or record, and `within` is the range (low, high). Near an end of the range
-    the distribution is skewed, and a symmetric interval would have too low coverage. So the half width t·s/√n
-    (Student's quantile t, standard deviation s) is transformed, by the derivative, to the logit scale if the range has
-    two ends, or to the log scale if it has one. The limits are transformed back. An unbounded range gives Student's
-    interval.
-
-    If some values are infinite, the limits are the smallest and the largest value. A single value shows no spread, so
-    its interval is the whole range.
+    Near an end of the range the distribution is skewed, and a symmetric interval would have too low coverage. So the
+    half width t·s/√n (Student's quantile t, standard deviation s) is transformed, by the derivative, to the logit scale
+    if the range has two ends, or to the log scale if it has one, and back. If some values are infinite, the limits are
+    the smallest and the largest value. A single value shows no spread, so its interval is the whole range.
 
     Source: Student 1908 and the delta method; for proportions over few clusters Korn and Graubard 1998, for AUC Pepe
         2003, §5.2. Coverage is simulated in `tests/reports/test_seed_intervals.py`.
-
-    >>> found = over_values([1.0, 2.0, 3.0], 0.95)
-    >>> round(found.low, 3), found.value, round(found.high, 3)
-    (-0.484, 2.0, 4.484)
-    >>> found = over_values([0.29, 0.395], 0.95, (0.0, 1.0))
-    >>> round(found.low, 3), round(found.high, 3)
-    (0.026, 0.91)
     """
     from scipy.special import stdtrit
 
@@ -60,19 +49,11 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
 
 
 def over_records(values: Sequence[float], confidence: float, within: tuple[float, float] = UNBOUNDED) -> Interval:
-    """The mean of a value over records, with the interval of `over_values`.
+    """The mean of a value over n ≥ 1 records, with the interval of `over_values`.
 
     A percentile bootstrap is too narrow for few records: with 2 records it contains the mean in half of all cases. If
     all values are equal, the interval comes from Clopper–Pearson's limit of the share of records that may have another
     value. Records are treated as independent, although a mixing defense makes the records of one message dependent.
-
-    Args:
-        values: values of the records, n ≥ 1.
-        confidence: confidence of the interval, in (0, 1).
-        within: the range (low, high) of the values.
-
-    >>> round(over_records([1.0] * 100, 0.95, (0.0, 1.0)).low, 3)
-    0.964
     """
     found, (low, high) = over_values(values, confidence, within), within
     if found.low == found.high and found.n > 1 and low <= found.value <= high and isfinite(high - low):
@@ -87,24 +68,15 @@ def over_records(values: Sequence[float], confidence: float, within: tuple[float
 def over_intervals(
     found: Sequence[Interval], confidence: float, within: tuple[float, float] = UNBOUNDED, *, fitted: bool = False
 ) -> Interval:
-    """The mean of a value over seeds, with an interval that is at least as wide as the seeds' own intervals imply.
+    """The mean of a value over n ≥ 1 seeds, with an interval that is at least as wide as the seeds' own intervals
+    imply.
 
     Few seeds may agree by chance. For three shares of 1, each from 100 records, Student's interval is a point, although
-    the records alone allow 0.98. The squared half widths of independent seeds add up.
-
-    Args:
-        found: the interval of each of n ≥ 1 seeds.
-        confidence: confidence of the result, in (0, 1).
-        within: the range (low, high) of the value.
-        fitted: whether each seed's value is the best of many, chosen with the truth. All seeds then err in the same
-            direction, which averaging does not remove. So the limits are at least as wide as the mean of the seeds'
-            limits.
+    the records alone allow 0.98. The squared half widths of independent seeds add up. If each seed's value is the best
+    of many, chosen with the truth (`fitted`), all seeds err in the same direction, which averaging does not remove. So
+    the limits are then at least as wide as the mean of the seeds' limits.
 
     Source: `over_values`; Zou and Donner 2008 (limits of a sum from the limits of its parts).
-
-    >>> whole = Interval(value=1.0, low=0.964, high=1.0, n=100, method="Clopper–Pearson")
-    >>> round(over_intervals([whole] * 3, 0.95, (0.0, 1.0)).low, 3)
-    0.979
     """
     over, n = over_values([one.value for one in found], confidence, within), len(found)
     below, above = [one.value - one.low for one in found], [one.high - one.value for one in found]

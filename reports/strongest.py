@@ -31,11 +31,9 @@ class Strongest:
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
-    """The strongest attack for each defense and seed, in the order of the rows; only where an attack gave a number.
-
-    If no attack reconstructed records, the attack whose AUC is farthest from 1/2 counts. Constant guesses need no
-    release; they count as attacks only if no other attack was run.
-    """
+    """The strongest attack for each defense and seed, in the order of the rows; only where an attack gave a number. If
+    none reconstructed records, the attack whose AUC is farthest from 1/2 counts. Constant guesses count as attacks only
+    if no other attack was run."""
     groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
     for group in groups.values():
@@ -61,12 +59,9 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
     """Whether an attack came closer to the records than a guess without the release (floor). This is the only
     definition of "better".
 
-    Args:
-        ours, floor: error or likeness of the attack, and of the guess, as means over records.
-        ahead: mean difference between guess and attack, paired by record, positive if the attack is closer. Pairing
-            removes the difficulty of a record. The whole interval must lie above `margin`. None for results of older
-            runs and for untrained attacks; then the whole interval of `ours` must be better than `floor` by `margin`.
-        margin: smallest difference that counts, ≥ 0.
+    `ahead` is the mean difference between guess and attack, paired by record, which removes the difficulty of a record;
+    its whole interval must lie above `margin` ≥ 0. None for older runs and untrained attacks: then the whole interval
+    of `ours` must be better than `floor` by `margin`.
     """
     if ahead is not None:
         return ahead.low > margin
@@ -117,12 +112,8 @@ def most_identified(row: Row) -> Metric | None:
 
 
 def finished_grade(row: Row) -> _Grade | None:
-    """What the guesses of a finished attack reveal, by the deciding metric: "nothing", the "class" or the "record".
-    None if there is no guess without the release to compare with.
-
-    The grade is also "record" if more records are identified than by any guess from the label alone, since a sharp
-    guess may have a large error.
-    """
+    """What the guesses of a finished attack reveal, as `grade` does. It is also "record" if more records are identified
+    than by any guess from the label alone, since a sharp guess may have a large error."""
     floors = _guesses(row)
     if not floors:
         return None
@@ -133,12 +124,8 @@ def finished_grade(row: Row) -> _Grade | None:
 
 
 def beats(row: Row, guess: str) -> bool:
-    """Whether a row's guesses are closer to the records, by the deciding metric, than the guess without the release
-    that is named `guess`.
-
-    To beat the class mean, the attack must be closer by a margin, since the mean of few records has an error of its
-    own.
-    """
+    """Whether a row's guesses are closer to the records, by the deciding metric, than the guess without the release of
+    this name; closer than the class mean by a margin, since the mean of few records has an error of its own."""
     metric, floor = metric_of(row), row.floors[guess]["unaligned"]
     margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
     return better(row.recovered["unaligned"][metric], floor[metric], row.ahead.get(guess, {}).get(metric), margin)
@@ -163,8 +150,7 @@ def _guesses(row: Row) -> dict[str, Metrics]:
 
 
 def _identifies(row: Row) -> bool:
-    """Whether an attack's guesses identify more records than a guess from the label alone, which identifies one record
-    per label.
+    """Whether guesses identify more records than a guess from the label alone, which identifies one record per label.
 
     The class mean shows this number. Without a class mean, for example if the adversary's records have other classes,
     the labels of the attacked records are counted. If these are unknown, the answer is False.
@@ -201,12 +187,8 @@ def lost(row: Row) -> bool:
 def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
     """The reason why an attack need not run on the undefended model; empty if it must run.
 
-    `twin_of` has the ids of the cells (one attack on one defense with one seed) in which this attack meets a defense.
-    It is empty if the attack always runs on the undefended model. `rows` maps the ids of finished cells to their
-    results.
-
-    >>> unneeded((), {}), unneeded(("a",), {})
-    ('', 'only if the attack fails on a defense')
+    `twin_of` has the ids of the cells in which this attack meets a defense, none if it always runs on the undefended
+    model. `rows` maps the ids of finished cells to their results.
     """
     own = [rows[cell] for cell in twin_of if cell in rows]
     if not twin_of or any(map(lost, own)):
@@ -219,30 +201,19 @@ def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
 
 
 def without_options(label: str) -> str:
-    """The name of a defense or attack without options; for a chain of defenses, the names of its stages.
-
-    >>> without_options("black_box:epochs=5"), without_options("mine:Attack:k=3"), without_options("a:b=1+c@server")
-    ('black_box', 'mine:Attack', 'a+c@server')
-    """
+    """The name of a defense or attack without options; for a chain of defenses, the names of its stages."""
     return OPTIONS.sub("", label)
 
 
 def undefended(defense: str) -> bool:
-    """Whether a defense's label means the undefended model: its name is "none".
-
-    >>> undefended("none:protocol=cutmixsl"), undefended("masking")
-    (True, False)
-    """
+    """Whether a defense's label means the undefended model: its name is "none"."""
     return defense.partition(":")[0] == "none"
 
 
 def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
-    """The result rows of the undefended model under a protocol, with which defenses are compared.
-
-    If there are several undefended models, it is the one with the fewest options. Another one, for example with a
-    random frozen block, may be worse at the task and harder to attack. Then every defense would look better in
-    comparison.
-    """
+    """The rows of the undefended model under a protocol with which defenses are compared: that with the fewest options.
+    Another one, for example with a random frozen block, may be worse at the task and harder to attack, which would
+    flatter every defense."""
     bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
     plain = min((row.defense for row in bare), key=len, default="")
     return [row for row in bare if row.defense == plain]
@@ -283,11 +254,6 @@ def relied(rows: Sequence[Row]) -> list[Row]:
         return list(rows)
     passed = {row.attack for row in rows if sound(row)}
     return [row for row in rows if row.attack in passed]
-
-
-def unsound(row: Row) -> str:
-    """Why an attack's numbers are no evidence on the defense (it failed its controls); empty if they are evidence."""
-    return "" if sound(row) else "the attack failed its control experiment"
 
 
 def metric_of(row: Row) -> str:

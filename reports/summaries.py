@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from privkit.reports.columns import START
 from privkit.reports.schema import Metrics, Row, Summary
@@ -15,12 +15,8 @@ _Values = dict[int, dict[str, Interval]]  # seed -> name -> value with its limit
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
-    """The means over the seeds for every defense and attack, and for every guess without the release (floor). The list
-    is empty if there is a single seed.
-
-    The interval of a mean (`seed_intervals.over_intervals`) covers random splits, weights and draws. It is at least as
-    wide as the number of attacked records implies.
-    """
+    """The means over the seeds for every defense and attack, and for every guess without the release (floor); none for
+    a single seed. A mean's interval (`seed_intervals.over_intervals`) covers random splits, weights and draws."""
     groups: dict[_Key, _Values] = {}
     done = [row for row in rows if row.status == "done"]
     for row in done:
@@ -31,26 +27,18 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
         for name, metrics in row.floors.items():
             key = (row.defense, row.attack, name, "") if name == START else ("", "", name, row.protocol)
             groups.setdefault(key, {})[row.seed] = _means(metrics)
-    return [
-        Summary(
-            defense=defense,
-            attack=attack,
-            floor=floor,
-            protocol=protocol,
-            seeds=tuple(seeds),
-            values={
-                name: over_intervals(
-                    [values[name] for values in seeds.values()],
-                    confidence,
-                    measure(name).within,
-                    fitted=measure(name).fitted,
-                )
-                for name in _common(seeds.values())
-            },
-        )
-        for (defense, attack, floor, protocol), seeds in _merged(groups).items()
-        if len(seeds) > 1
-    ]
+    made = []
+    for (defense, attack, floor, protocol), by_seed in _merged(groups).items():
+        first, *others = by_seed.values()
+        if not others:
+            continue
+        means = {}
+        for name in (name for name in first if all(name in other for other in others)):
+            found, of = [values[name] for values in (first, *others)], measure(name)
+            means[name] = over_intervals(found, confidence, of.within, fitted=of.fitted)
+        named = {"defense": defense, "attack": attack, "floor": floor, "protocol": protocol}
+        made.append(Summary(**named, seeds=tuple(by_seed), values=means))
+    return made
 
 
 def _merged(groups: Mapping[_Key, _Values]) -> dict[_Key, _Values]:
@@ -67,8 +55,3 @@ def _means(metrics: Mapping[str, Metrics]) -> dict[str, Interval]:
     means: dict[str, Interval] = dict(metrics.get("unaligned", {}))
     matched = metrics.get("matched", {})
     return means | {f"matched_{name}": matched[name] for name in filter(None, [likeness(list(matched))])}
-
-
-def _common(values: Iterable[Mapping[str, Interval]]) -> list[str]:
-    first, *others = values
-    return [name for name in first if all(name in other for other in others)]

@@ -37,7 +37,6 @@ class Table:
         return [row for row, floor in zip(self.rows, self.floor, strict=True) if floor == floors]
 
     def __str__(self) -> str:
-        """The table in Markdown."""
         return markdown(self, "").strip()
 
     def _repr_html_(self) -> str:
@@ -47,16 +46,8 @@ class Table:
 
 
 HEADERS = (
-    "defense",
-    "attack",
-    "seed",
-    measure("accuracy").heading,
-    *(shown.heading for shown in IMAGES.measures),
-    "worst",
-    "matched",
-    IDENTIFIED.heading,
-    "claim",
-    "kB up",
+    *("defense", "attack", "seed", measure("accuracy").heading, *(shown.heading for shown in IMAGES.measures)),
+    *("worst", "matched", IDENTIFIED.heading, "claim", "kB up"),
 )
 _PERCEIVED = {one.name: one.heading for kind in KINDS.values() for one in kind.perceived}
 """Measures by networks, which have columns only if a run has them."""
@@ -79,8 +70,8 @@ def table(rows: Sequence[Row]) -> Table:
     held = {name: metric for row in rows for name, metric in row.recovered.get("unaligned", {}).items()}
     own = {name: f"{name} {'↓' if held[name].higher_is_closer else '↑'}" for name in held if name.startswith(OWN)}
     perceived = {name: header for name, header in _PERCEIVED.items() if name in held} | own
-    looks = list(perceived)
     made = origins(rows)
+    blank = [UNKNOWN] if made else []
     names = _record_metrics(rows)
     lines: list[tuple[str, ...]] = []
     floor: list[bool] = []
@@ -88,7 +79,7 @@ def table(rows: Sequence[Row]) -> Table:
         group = [row for row in rows if row.seed == seed and not (row.answers and not row.recovered)]
         lines += [
             (
-                *(row.defense, row.attack, str(seed), *_numbers(row, names), *_perceived(row.recovered, looks)),
+                *(row.defense, row.attack, str(seed), *_numbers(row, names), *_perceived(row.recovered, perceived)),
                 *([made[row.cell] or UNKNOWN] if made else []),
             )
             for row in group
@@ -105,11 +96,8 @@ def table(rows: Sequence[Row]) -> Table:
         }
         lines += [
             (
-                *(_kind(key), name, str(seed), UNKNOWN),
-                *_measures(metrics, names),
-                *(UNKNOWN, UNKNOWN),
-                *_perceived(metrics, looks),
-                *([UNKNOWN] if made else []),
+                *(_kind(key), name, str(seed), UNKNOWN, *_measures(metrics, names), UNKNOWN, UNKNOWN),
+                *(*_perceived(metrics, perceived), *blank),
             )
             for name, (key, metrics) in floors.items()
         ]
@@ -133,17 +121,12 @@ def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
     columns |= {IDENTIFIED.name: IDENTIFIED.heading} if any(IDENTIFIED.name in one.values for one in summaries) else {}
     columns |= {"auc": measure("auc").title}
-    lines = [
-        (
-            _kind(summary.floor) if summary.floor else summary.defense,
-            _floor_name(summary.floor, summary.defense, summary.attack, summary.protocol)
-            if summary.floor
-            else summary.attack,
-            str(len(summary.seeds)),
-            *(interval(summary.values.get(name), measure(name).digits) for name in columns),
-        )
-        for summary in summaries
-    ]
+    lines = []
+    for one in summaries:
+        means = (interval(one.values.get(name), measure(name).digits) for name in columns)
+        floor_name = _floor_name(one.floor, one.defense, one.attack, one.protocol)
+        named = (_kind(one.floor), floor_name) if one.floor else (one.defense, one.attack)
+        lines.append((*named, str(len(one.seeds)), *means))
     floor = [bool(summary.floor) for summary in summaries]
     known = {(summary.defense, summary.attack) for summary in summaries if not summary.floor}
     for defense, attack in dict.fromkeys((row.defense, row.attack) for row in rows if row.status != "done"):
@@ -158,19 +141,13 @@ def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
 
 
 def summary_note(summaries: Sequence[Summary]) -> str:
-    """A note for a table of means over seeds: what the intervals cover, and a warning if there are fewer than 5 seeds.
-
-    >>> row = Summary(defense="none", attack="black_box", seeds=(0, 1), values={})
-    >>> "An interval over 2 seeds is wide" in summary_note([row])
-    True
-    """
+    """A note for a table of means over seeds: what the intervals cover, and a warning below 5 seeds."""
     seeds = min((len(summary.seeds) for summary in summaries), default=_FEW_SEEDS)
     if seeds >= _FEW_SEEDS:
         return _SUMMARY_NOTE
     return (
         f"{_SUMMARY_NOTE} An interval over {seeds} seeds is wide and depends on the assumed distribution over seeds; "
-        f"use "
-        f"{_FEW_SEEDS} seeds or more before you call a difference real."
+        f"use {_FEW_SEEDS} seeds or more before you call a difference real."
     )
 
 
@@ -190,18 +167,8 @@ def latex(shown: Table) -> str:
         lines.insert(first_floor, r"\midrule")
     head = " & ".join(map(escape.latex, shown.headers))
     columns = "ll" + "r" * (len(shown.headers) - 2)
-    return "\n".join(
-        [
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            head + r" \\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+    above = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head + r" \\", r"\midrule"]
+    return "\n".join([*above, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def rich_table(shown: Table, right: Collection[str] | None = None) -> RichTable:
@@ -235,11 +202,7 @@ def _of_records(names: Iterable[str]) -> list[str]:
 
 
 def rounds_of(queries: int) -> str:
-    """The number of rounds in which an attack sent queries, in words.
-
-    >>> rounds_of(1), rounds_of(1052)
-    ('1 round of queries', '1,052 rounds of queries')
-    """
+    """The number of rounds in which an attack sent queries, in words."""
     return f"{queries:,} round{'s' * (queries != 1)} of queries"
 
 
@@ -275,17 +238,13 @@ def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, .
     )
 
 
-def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
+def _perceived(metrics: dict[str, Metrics], names: Iterable[str]) -> list[str]:
     """The unaligned values of these metrics, which use feature networks, as texts."""
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 
 
 def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
-    """The displayed name of a guess without the release (floor) or of an untrained attack.
-
-    >>> _floor_name(START, "none", "white_box", "sl")
-    'white_box on none before its first step'
-    """
+    """The displayed name of a guess without the release (floor) or of an untrained attack."""
     return f"{attack} on {defense} before its first step" if name == START else floor_title(name, protocol)
 
 
@@ -315,11 +274,7 @@ def number(found: Interval | None, digits: int) -> str:
 
 
 def with_prefix(operations: int) -> str:
-    """A number of operations as text, shortened by the prefix k (thousand) or M (million).
-
-    >>> with_prefix(950), with_prefix(12_345), with_prefix(3_400_000)
-    ('950', '12.35 k', '3.40 M')
-    """
+    """A number of operations as text, shortened by the prefix k (thousand) or M (million)."""
     for unit, size in (("M", 1_000_000), ("k", 1_000)):
         if operations >= size:
             return f"{operations / size:.2f} {unit}"
@@ -327,12 +282,7 @@ def with_prefix(operations: int) -> str:
 
 
 def of_task(name: str, found: Interval) -> str:
-    """A measure of the model's task as text, with its interval. An interval that is the measure's whole range is left
-    out.
-
-    >>> of_task("mcc", Interval(value=0.0, low=-0.99999, high=0.99999, n=5, method="m"))
-    '0.000'
-    """
+    """A measure of the model's task as text, with its interval unless that is the measure's whole range."""
     low, high = measure(f"task_{name}").within
     idle = round(found.low, 3) <= low and round(found.high, 3) >= high
     return number(found, 3) if idle else interval(found)

@@ -99,11 +99,9 @@ def threat_verdicts(
 ) -> list[ThreatVerdict]:
     """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
 
-    Args:
-        rows: the run's result rows.
-        summaries: means over the seeds of the `counted` rows; empty for a single seed.
-        registered: names of the attacks that are possible on these records, by threat model (or `OTHERS`).
-        known: attacks that broke a defense in privkit's own measurements, by the defense's label.
+    `summaries` are over the seeds of the `counted` rows; `registered` has the attacks that are possible on these
+    records, by threat model (or `OTHERS`); `known` the attacks that broke a defense in privkit's own measurements, by
+    its label.
     """
     elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
     reads = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
@@ -138,7 +136,6 @@ def _verdict(
     untried: tuple[str, ...],
     known: Sequence[KnownOutcome],
 ) -> ThreatVerdict:
-    """The verdict on one defense, from the strongest attack that this threat model allows."""
     within = [row for row in rows if row.threat_model in INCLUDES[model]]
     numbers = grouped(filter(metric_of, within), lambda row: row.attack)
     ranked = sorted(numbers, key=lambda attack: sum(map(distance, numbers[attack])) / len(numbers[attack]))
@@ -326,7 +323,6 @@ def _likeness(rows: Sequence[Row]) -> float:
 
 
 def _share(rows: Sequence[Row]) -> float | None:
-    """The mean share of identified records; None if they were not counted."""
     values = [one.value for row in rows if (one := identified(row.recovered)) is not None]
     return sum(values) / len(values) if values else None
 

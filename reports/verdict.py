@@ -13,6 +13,8 @@ from privkit.reports.schema import Check, Frozen, PlannedCell, Row
 from privkit.reports.strongest import unneeded
 from privkit.shared.grouped import grouped
 
+_NAMED = {"defense", "attack", "seed", "cell"}  # fields that name a row or a cell
+
 
 class Judgement(Frozen):
     """The result of one check: on one result row, on one defended model, or on the whole run."""
@@ -30,8 +32,7 @@ class Judgement(Frozen):
 
 
 class CellState(Frozen):
-    """A planned cell (one attack on one defense with one seed) and its state. A cell that is "missing" has no result
-    yet; a cell that is "not_needed" will have none."""
+    """A planned cell and its state: "missing" if it has no result yet, "not_needed" if it will have none."""
 
     cell: str
     defense: str
@@ -112,26 +113,14 @@ def judge(
 def _state(cell: PlannedCell, rows: Mapping[str, Row]) -> CellState:
     row, why = rows.get(cell.cell), unneeded(cell.twin_of, rows)
     status, reason = (row.status, row.reason) if row else ("not_needed" if why else "missing", why)
-    record = {"cell": cell.cell, "defense": cell.defense, "attack": cell.attack, "seed": cell.seed}
-    return CellState.model_validate({**record, "status": status, "reason": reason})
-
-
-def _of(row: Row) -> dict[str, object]:
-    return {"defense": row.defense, "attack": row.attack, "seed": row.seed, "cell": row.cell}
+    return CellState.model_validate(cell.model_dump(include=_NAMED) | {"status": status, "reason": reason})
 
 
 def _decisive(row: Row, check: Check, tests: int) -> Judgement:
-    """The judgement on a result row's decisive check (whose failure makes the run fail). An undecided check counts as
-    not met.
-
-    Each of the run's `tests` of a claim by canaries may err by chance, so the sentence on a failure states their
-    number.
-    """
-    found = {
-        "kind": "claim" if check.name in (CLAIM, DECLARATION) else "control",
-        "name": check.name,
-        "met": check.passed is True,
-    }
+    """The judgement on a row's decisive check; an undecided one counts as not met. Each of the run's `tests` of a claim
+    by canaries may err by chance, so the sentence on a failure states their number."""
+    kind = "claim" if check.name in (CLAIM, DECLARATION) else "control"
+    found = {"kind": kind, "name": check.name, "met": check.passed is True}
     by = "" if check.name == DECLARATION else f" / {row.attack}"  # a declaration is the same under each attack
     sentence = f"{row.defense}{by}: {check.detail}"
     if check.name == CLAIM and check.passed is False and tests > 1 and row.empirical_bound is not None:
@@ -140,7 +129,7 @@ def _decisive(row: Row, check: Check, tests: int) -> Judgement:
             f"; {tests} rows of this run test a claim, so one of them fails by chance in up to {chance:.0f} % of runs "
             "whose claims are true: repeat it with other seeds"
         )
-    return Judgement.model_validate({**_of(row), **found, "sentence": sentence})
+    return Judgement.model_validate(found | row.model_dump(include=_NAMED) | {"sentence": sentence})
 
 
 def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
@@ -149,17 +138,10 @@ def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgeme
     for (defense, seed), group in grouped(rows, lambda row: (row.defense, row.seed)).items():
         nothing = all(row.status == "not_applicable" for row in group)
         reasons = "; ".join(f"{row.attack}: {row.reason}" for row in group)
-        checks.append(
-            Judgement(
-                kind="number",
-                name="some_attack_gave_a_number",
-                defense=defense,
-                seed=seed,
-                met=None if nothing and (defense, seed) in pending else not nothing,
-                sentence=f"{defense}, seed {seed}: "
-                + (f"no attack gave a number ({reasons})" if nothing else "an attack gave a number, or failed"),
-            )
-        )
+        told = f"no attack gave a number ({reasons})" if nothing else "an attack gave a number, or failed"
+        met = None if nothing and (defense, seed) in pending else not nothing
+        about = {"kind": "number", "name": "some_attack_gave_a_number", "defense": defense, "seed": seed}
+        checks.append(Judgement.model_validate(about | {"met": met, "sentence": f"{defense}, seed {seed}: {told}"}))
     return checks
 
 
@@ -171,11 +153,8 @@ def _nothing(rows: Sequence[Row]) -> str:
     if rows and all(row.status == "not_applicable" for row in rows):
         return _NO_NUMBER
     learned = [check.passed for row in rows for check in row.checks if check.name == LEARNED]
-    return (
-        "no model is shown to have learned its task, so no defense is shown to hold"
-        if learned and not any(learned)
-        else ""
-    )
+    nothing = "no model is shown to have learned its task, so no defense is shown to hold"
+    return nothing if learned and not any(learned) else ""
 
 
 def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
@@ -184,8 +163,9 @@ def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) 
         named = f" ({EXEMPT})" if any(EXEMPT in row.notes for row in rows) else ""
         sentence = f"{condition}: no defended cell has a number{' yet' if pending else ''}{named}"
         return [Judgement(kind="gate", name=str(condition), met=None if pending else False, sentence=sentence)]
+    about = {"kind": "gate", "name": str(condition)}
     return [
-        Judgement.model_validate({**_of(row), "kind": "gate", "name": str(condition), "met": met, "sentence": sentence})
+        Judgement.model_validate(about | row.model_dump(include=_NAMED) | {"met": met, "sentence": sentence})
         for row, met, sentence in results
     ]
 
@@ -207,12 +187,8 @@ def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
     whole = [False if False in met else None if None in met else True for met in gates.values()]
     for held, name in (([check.met for check in checks if check.kind != "gate"], "decisive checks"), (whole, "gates")):
         if held:
-            open_, failed = held.count(None), held.count(False)
-            told.append(
-                f"{held.count(True)} of {len(held)} {name} met"
-                + (f", {failed} failed" if failed else "")
-                + (f", {open_} open" if open_ else "")
-            )
+            rest = [f", {held.count(met)} {word}" for met, word in ((False, "failed"), (None, "open")) if met in held]
+            told.append(f"{held.count(True)} of {len(held)} {name} met{''.join(rest)}")
     return "; ".join(told)
 
 

@@ -152,7 +152,7 @@ SURFACES = [
     "privkit",
     "privkit.accountants",
     *(f"privkit.accountants.{room}" for room in ("auditing", "bounds", "golden", "interop", "shuffles", "spec")),
-    *("privkit.attacks", "privkit.attacks.goals", "privkit.attacks.scores", "privkit.reports", "privkit.papers"),
+    *("privkit.attacks", "privkit.attacks.goals", "privkit.reports", "privkit.papers"),
     *(f"privkit.{room}" for room in sorted(CORE)),
 ]
 

@@ -15,31 +15,19 @@ _NOISE_AUC = 0.1  # controls of scores: at least this area on a planted leak, an
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """The result of a control experiment: a task in which an attack must succeed, or in which it must fail.
-
-    Attributes:
-        name: name of the experiment.
-        passed: whether the attack behaved as required; None if the experiment was not possible.
-        detail: a sentence with what was measured.
-        decisive: whether the attack's results are valid only if this experiment passed.
-    """
+    """The result of a control experiment: a task in which an attack must succeed, or in which it must fail."""
 
     name: str
-    passed: bool | None
-    detail: str
-    decisive: bool = True
+    passed: bool | None  # whether the attack behaved as required; None if the experiment was not possible
+    detail: str  # a sentence with what was measured
+    decisive: bool = True  # whether the attack's results are valid only if this experiment passed
 
 
 def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor) -> tuple[Control, Control]:
     """Two control experiments for an attack that returns scores: a planted leak, and pure noise.
 
-    The first passes if the attack's AUC is at least 0.9, the second if its AUC is at most 0.1 away from 1/2.
-
-    Args:
-        leak: the attack's scores for data that reveal the answer.
-        leak_truth: bool [N], the true answers for these N examples.
-        noise: the attack's scores for pure noise.
-        noise_truth: bool [N], the "true" answers for the noise: coin flips independent of it.
+    The first passes if the AUC is at least 0.9, the second if it is at most 0.1 away from 1/2. `noise_truth` are coin
+    flips, independent of the noise.
     """
     from privkit.attacks.scores.leak import pooled_auc
 

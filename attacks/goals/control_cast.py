@@ -156,9 +156,7 @@ class Cast:
 
     def _held(self) -> ImageObservation:
         return ImageObservation(
-            image_shape=cast(
-                tuple[int, int, int], self.shape
-            ),  # it is used for images only; other attacks read these records
+            image_shape=cast(tuple[int, int, int], self.shape),  # read of images only
             columns=self.columns,
             batch_size=self.batch_size,
             auxiliary=self.own,
@@ -168,13 +166,9 @@ class Cast:
 
 
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
-    """The attack in the form that its control experiments use: a version with few training steps, if it declares one.
+    """The attack in its form for control experiments: the version with few training steps, if it declares one.
 
-    Args:
-        own: number of the adversary's images; a tenth of them, but at least one message, is held out.
-        batch_size: images per step.
-        shorter: factor by which the steps of an epoch are multiplied before the attack sets its epochs; ≤ 1 for fewer
-            steps.
+    `own` images, of which a tenth (at least one message) is held out, give an epoch's steps, times `shorter`.
     """
     control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
     return attack if control is None else control(max(1, round(shorter * an_epoch)))
@@ -203,9 +197,7 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
 
 
 def played_by(records: int, batch_size: int) -> int:
-    """Number of auxiliary records that act as attacked records in a control experiment.
-
-    It is at most a quarter of `records`, and a multiple of `batch_size`. The other records act as the adversary's own.
+    """Number of auxiliary records that act as attacked ones: at most a quarter of them, and a multiple of `batch_size`.
 
     >>> played_by(1_000, 50), played_by(200, 50)
     (100, 50)
@@ -214,12 +206,8 @@ def played_by(records: int, batch_size: int) -> int:
 
 
 def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, int]:
-    """Shrink images to at most `side` pixels per side (at most 8 if they are released as vectors).
-
-    Other records are unchanged, and so are images if `side` is None and the release is not a vector.
-
-    Returns:
-        The records, and a factor ≥ 1 for the number of training steps (4 for vectors, else 1).
+    """Images shrunk to at most `side` pixels (at most 8 if released as vectors), and a factor on the training steps (4
+    for vectors, else 1). Other records are unchanged.
 
     >>> import torch
     >>> images, longer = small(torch.ones(2, 1, 28, 28), None, torch.zeros(5, 64))

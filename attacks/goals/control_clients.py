@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.base import QueryResult, View
 
 _STEPS = 40  # steps of conjugate gradients; selections, permutations and means of few tokens need less than ten
 _SOLVED = 1e-4  # share of the first residual at which the steps stop
@@ -19,10 +19,7 @@ _SOLVED = 1e-4  # share of the first residual at which the steps stop
 class ControlClients(Protocol):
     """The clients in a control experiment: their lower segment outputs the record itself, and their defense acts on it.
 
-    Attributes:
-        lower: the lower segment, for an adversary who knows the clients' weights.
-        imitate: function with which the adversary applies the same defense to smashed data, or None; see
-            `ImageObservation`.
+    `lower` is for an adversary who knows the clients' weights; `imitate` is as in `ImageObservation`.
     """
 
     @property
@@ -32,64 +29,29 @@ class ControlClients(Protocol):
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None: ...
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
-        """Send records in the same way as attacked records are sent.
+        """Send the records of whole rounds [N, ...] `passes` times, with the defense's random numbers from `seed`.
 
-        Args:
-            records: the records of whole rounds, [N, ...].
-            labels: the labels of these N records, int64 [N].
-            passes: how many times the records are sent.
-            seed: the seed of the defense's random numbers.
-
-        Returns:
-            The views (all rounds of the first pass come first), and for each released row of the first pass the indices
-            of the records that are mixed in it, −1 for an empty place.
+        Returns the views (all rounds of the first pass come first), and for each released row of the first pass the
+        indices of the records that are mixed in it, −1 for an empty place.
         """
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
         """Send one round of the adversary's records, and return the answer; see `privkit.attacks.base.Query`."""
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of the difference between guesses and records that the releases can reveal; see `projected`.
-
-        Args:
-            records: the N records, [N, ...].
-            apart: guesses minus records, [N, ...].
-            passes: how many times the records are sent.
-            seed: the seed of the defense's random numbers.
-
-        Returns:
-            Differences [N, ...].
-        """
+        """The part of `apart` (guesses minus records, [N, ...]) that the releases can reveal; see `projected`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Defended:
-    """The defense in a control experiment, where an attack must recover records that are sent through this defense.
-
-    Attributes:
-        name: name of the defense, for messages.
-        undone: effects of the defense that an attack must undo to succeed: some of "maps", "scales", "masks", "mixes",
-            "permutes" and "shortens", as defenses declare them.
-        clients: function from the shape of a record to the clients; it raises `NotApplicable` if no such clients are
-            possible.
-        why_not: the reason why no control experiment can use the defense; empty if one can.
-        own: whether a part of the defense is the user's own code, with output of unknown scale.
-    """
+    """The defense in a control experiment, where an attack must recover records that are sent through this defense."""
 
     name: str
-    undone: frozenset[str]
-    clients: Callable[[tuple[int, ...]], ControlClients]
-    why_not: str = ""
-    own: bool = False
-
-    @classmethod
-    def unknown(cls, reason: str) -> Defended:
-        """Stand-in for a defense that no control can use, with the reason."""
-        return cls(name="an unknown defense", undone=frozenset(), clients=_nobody, why_not=reason)
-
-
-def _nobody(shape: tuple[int, ...]) -> ControlClients:
-    raise NotApplicable("there are no clients")
+    undone: frozenset[str] = frozenset()  # its effects that an attack must undo, some of `Mounting.undoes`
+    # from the shape of a record to the clients; it may raise `NotApplicable`; None with `why_not`
+    clients: Callable[[tuple[int, ...]], ControlClients] | None = None
+    why_not: str = ""  # the reason why no control experiment can use the defense
+    own: bool = False  # whether a part of it is the user's own code, with output of unknown scale
 
 
 @dataclass(frozen=True)
@@ -102,9 +64,7 @@ class Undefended:
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
         rounds = list(zip(records.split(self.batch_size), labels.split(self.batch_size), strict=True)) * passes
-        views = [
-            View(round=number, smashed=self.lower(part), labels=sent) for number, (part, sent) in enumerate(rounds)
-        ]
+        views = [View(round=i, smashed=self.lower(part), labels=sent) for i, (part, sent) in enumerate(rounds)]
         return views, torch.arange(len(records), device=records.device)
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
@@ -117,22 +77,10 @@ class Undefended:
 def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: Tensor) -> Tensor:
     """Project a change of the records onto the directions that change the release (to first order).
 
-    These directions are the row space of the release's derivative. The rest of the change leaves every number of the
-    release as it is, even if all random numbers are fixed. So a guess is judged only by the projection of its error.
-
-    Args:
-        release: differentiable function of records [N, ...], with the same random numbers at each call.
-        records: the N records [N, ...] at which the derivative is taken.
-        direction: the change of the records, with their shape.
-
-    Returns:
-        The projection, with the shape of `records`.
+    These directions are the row space of the release's derivative at `records` [N, ...]. The rest of the change leaves
+    every number of the release as it is, even if all random numbers are fixed. So a guess's error is projected.
 
     Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).
-
-    >>> seen = projected(lambda x: x[:, :2].sum(1), torch.zeros(1, 3), torch.tensor([[1.0, 3.0, 5.0]]))
-    >>> [round(number, 4) for number in seen.flatten().tolist()]
-    [2.0, 2.0, 0.0]
     """
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         at = records.detach().clone().requires_grad_()

@@ -16,29 +16,23 @@ if TYPE_CHECKING:
 class Goal:
     """What attacks aim at, such as to reconstruct records, and how attacks with this aim are run and tested.
 
-    Attributes:
-        observation: the type of the adversary's observation.
-        controls: function that runs an attack's control experiments (it must succeed on an easy task and fail on
-            noise), from the attack, a seed and an observation of images, which only reconstruction uses.
-        fields: fields that an attack with this goal must declare in addition to the contract of `Attack`.
-        untuned: the reason why attacks with this goal cannot be tuned; empty if they can.
+    `controls` runs an attack's control experiments (it must succeed on an easy task and fail on noise), from the
+    attack, a seed and an observation of images, which only reconstruction uses.
     """
 
     observation: type[Observation]
     controls: Callable[[Any, int, Any], tuple[Control, ...]]
-    fields: tuple[str, ...] = ()
-    untuned: str = "only attacks that reconstruct records are tuned"
+    fields: tuple[str, ...] = ()  # that an attack must declare in addition to the contract of `Attack`
+    reconstructs: bool = False  # records
+    untuned: str = "only attacks that reconstruct records are tuned"  # why attacks cannot be tuned; empty if they can
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:
         """The domains whose records an attack reconstructs; empty for other goals."""
-        return ()
+        return attack.mounting.domains if self.reconstructs else ()
 
 
 def goal_of(attack: AnyAttack) -> Goal:
     """The `Goal` of an attack: one of the table `GOALS`, or the attack author's own goal, named "module:object".
-
-    Raises:
-        TypeError: if there is no such goal.
 
     >>> from privkit.attacks.inversion.floors import MidGrey
     >>> goal_of(MidGrey()).reads(MidGrey())
@@ -49,9 +43,7 @@ def goal_of(attack: AnyAttack) -> Goal:
     target = GOALS.get(attack.goal, attack.goal if isinstance(attack.goal, str) else "")
     module, colon, name = target.partition(":")
     if not colon:
-        raise TypeError(
-            f"goal must be one of {', '.join(GOALS)}, got {attack.goal!r}; a goal of your own is named module:object"
-        )
+        raise TypeError(f"goal must be module:object or one of {', '.join(GOALS)}, got {attack.goal!r}")
     try:
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Generator, Tensor, nn
 
@@ -17,23 +19,9 @@ def identity_lower(
 ) -> nn.Module:
     """A lower segment for control experiments: it outputs the record itself, in a shape like that of the real release.
 
-    Images become patch tokens, feature maps or vectors, as the release is. A token sequence becomes its numbers. In
-    table rows, each category is replaced by a code (a fixed random vector), since its number means nothing.
-
-    Args:
-        release: a release of the real clients, with N rows: tokens [N, T, D], feature maps [N, C, h, w] or vectors [N,
-            D].
-        image_shape: (C, H, W) for images; (T,) for sequences of T tokens and table rows of T columns.
-        columns: for table rows, the number of categories of each column, 0 for a dense (numeric) one; else empty.
-        as_tokens: whether the image's patches are output as tokens although the release is a feature map, for defenses
-            that need tokens.
-
-    >>> identity_lower(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
-    torch.Size([1, 16, 4])
-    >>> identity_lower(torch.zeros(1, 9, 4, 4), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
-    torch.Size([1, 4, 4, 4])
-    >>> identity_lower(torch.zeros(1, 16, 5, 5), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
-    torch.Size([1, 1, 8, 8])
+    Images become patch tokens, feature maps or vectors, as the release is; with `as_tokens`, patch tokens also if it is
+    a feature map. A token sequence becomes its numbers. In table rows (`columns` as in `ImageObservation`), each
+    category is replaced by a code (a fixed random vector), since its number means nothing.
     """
     if columns:
         return _Codes(columns, by_place=release.ndim == 3)
@@ -44,33 +32,24 @@ def identity_lower(
     channels, height, width = image_shape
     try:
         patch = Geometry.of(release, (channels, height, width)).patch
-        return _Patches(patch) if as_tokens or release.ndim == 3 else nn.PixelUnshuffle(patch)
+        return _patches(patch) if as_tokens or release.ndim == 3 else nn.PixelUnshuffle(patch)
     except NotApplicable:
         if release.ndim == 4:
             return nn.Identity()
     shorter = min(height, width)
     sides = [p for p in range(1, shorter + 1) if height % p == 0 == width % p]
-    return _Patches(max(p for p in sides if p * p <= shorter))
+    return _patches(max(p for p in sides if p * p <= shorter))
 
 
-class _Patches(nn.Module):
+def _patches(side: int) -> nn.Module:
     """A lower segment that outputs the image's own patches; a white-box attack gets it in control experiments."""
-
-    def __init__(self, patch: int) -> None:
-        super().__init__()
-        self.patch = patch
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images [N, C, H, W] -> patches [N, T, p·p·C]."""
-        return patchify(images, self.patch)
+    return Then(nn.Identity(), lambda images: patchify(images, side))
 
 
 class _Numbers(nn.Module):
-    """A lower segment that outputs the numbers of a token sequence or table row themselves.
+    """A lower segment that outputs the numbers of a token sequence or table row themselves, or a vector for each.
 
-    Args:
-        by_place: whether each number becomes a vector, for clients that send one token for each place of the sequence.
-            Integers (ids of words) then become codes of 16 numbers, since neighboring ids have no similar meaning.
+    With vectors (`by_place`), integers become codes of 16 numbers, since neighboring ids have no similar meaning.
     """
 
     def __init__(self, by_place: bool) -> None:
@@ -88,14 +67,10 @@ class _Numbers(nn.Module):
 
 
 class _Codes(nn.Module):
-    """A lower segment that outputs each field of a table row as a vector of 8 numbers.
+    """A lower segment that outputs each field of a table row as a vector of 8 numbers, or all of them as one vector.
 
     A category's vector is its random code; a number x in a dense (numeric) column becomes the column's code times 1 +
     x. A second code of the column is added to both.
-
-    Args:
-        columns: number of categories of each column, 0 for a dense one.
-        by_place: whether the output is one token for each column, instead of one vector for the row.
     """
 
     def __init__(self, columns: tuple[int, ...], by_place: bool) -> None:
@@ -117,58 +92,22 @@ class _Codes(nn.Module):
         return cells if self.by_place else cells.flatten(1)
 
 
-class Widened(nn.Module):
-    """A lower segment whose tokens are widened by repeating their numbers, for a defense that needs this width.
+class Then(nn.Module):
+    """A lower segment followed by a function, for a defense that needs tokens of some width, or numbers in bounds."""
 
-    Args:
-        lower: segment that outputs N rows of T tokens, [N, T, d].
-        width: output width D ≥ d.
-
-    >>> Widened(nn.Identity(), 3)(torch.tensor([[[1.0, 2.0]]])).tolist()
-    [[[1.0, 2.0, 1.0]]]
-    """
-
-    def __init__(self, lower: nn.Module, width: int) -> None:
+    def __init__(self, lower: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.lower, self.width = lower, width
+        self.lower, self.change = lower, change
 
     def forward(self, records: Tensor) -> Tensor:
-        """Records [N, ...] -> tokens [N, T, D]."""
-        tokens: Tensor = self.lower(records)
-        return tokens[..., torch.arange(self.width, device=tokens.device) % tokens.shape[-1]]
-
-
-class Scaled(nn.Module):
-    """A lower segment whose output is multiplied by `factor`, for a defense that expects numbers within bounds.
-
-    >>> Scaled(nn.Identity(), 0.5)(torch.tensor([1.0, 4.0])).tolist()
-    [0.5, 2.0]
-    """
-
-    def __init__(self, lower: nn.Module, factor: float) -> None:
-        super().__init__()
-        self.lower, self.factor = lower, factor
-
-    def forward(self, records: Tensor) -> Tensor:
-        """The output of `lower`, multiplied; the same shape."""
-        numbers: Tensor = self.factor * self.lower(records)
-        return numbers
+        return self.change(self.lower(records))
 
 
 class Marked(nn.Module):
-    """A lower segment for control experiments whose tokens reveal their record, and optionally their place.
+    """A lower segment of controls whose tokens [N, T, D] reveal their record, and with `places` their place.
 
-    Each token is extended by a random projection of the mean of its record's tokens. Tokens after attention reveal
-    their record in a similar way. So an attack that sorts tokens by record must succeed.
-
-    Args:
-        lower: segment that outputs N rows of T tokens, [N, T, D].
-        tokens: number T of tokens.
-        width: width D of a token.
-        places: whether each token is also extended by a code of its place, as with a position embedding.
-
-    >>> Marked(nn.Identity(), 9, 4, places=True)(torch.rand(2, 9, 4)).shape
-    torch.Size([2, 9, 68])
+    Each token is extended by a random projection of the mean of its record's tokens, as attention also reveals it, so
+    an attack that sorts tokens by record must succeed; and by a code of its place, as a position embedding does.
     """
 
     def __init__(self, lower: nn.Module, tokens: int, width: int, *, places: bool) -> None:

@@ -88,21 +88,9 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
 
 
 def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scores:
-    """Scores of one label, from the scores of all labels: its score minus the largest score among the other labels.
+    """Scores of one label, from scores of_labels [N, L ≥ 2]: its score minus the largest score among the other labels.
 
-    Args:
-        of_labels: float [N, L], for N rows the scores of L ≥ 2 labels, higher for a likelier label.
-        positive: the label that the scores are for.
-        examples: int64 [N], the indices of the released rows that are scored.
-
-    Returns:
-        Scores with `values` float [N].
-
-    Raises:
-        NotApplicable: if there is no label `positive`.
-
-    >>> one_against_rest(torch.tensor([[0.5, 2.0, 1.0]]), 2, torch.arange(1)).values
-    tensor([-1.])
+    `examples` are the indices of the released rows. It raises `NotApplicable` if there is no label `positive`.
     """
     labels = of_labels.shape[1]
     if positive >= labels:
@@ -113,15 +101,7 @@ def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scor
 
 
 def first_of_each(labels: Tensor, count: int) -> Tensor:
-    """The indices of the first `count` rows with each label, int64, in ascending order.
-
-    Args:
-        labels: the label of each of N rows, int64 [N].
-        count: largest number of rows per label.
-
-    >>> first_of_each(torch.tensor([1, 0, 1, 1, 0]), 2)
-    tensor([0, 1, 2, 4])
-    """
+    """The indices of the first `count` rows with each label, int64, in ascending order."""
     return torch.cat([(labels == label).nonzero().flatten()[:count] for label in labels.unique()]).sort().values
 
 
@@ -130,16 +110,8 @@ def observe(
 ) -> LabelObservation:
     """Send images through a client and collect the returned gradients, without training and without an audit.
 
-    Args:
-        lower: the client's segment: images [N, ...] -> smashed data.
-        upper: the server's segment: smashed data -> logits [N, L] of L labels, trained with cross-entropy.
-        images: N images [N, C, H, W].
-        targets: labels of the images, int64 [N].
-        batch_size: images per round.
-        known: whether the adversary also holds `upper`.
-
-    Returns:
-        The observation of an adversary who infers the labels.
+    `lower` maps images [N, C, H, W] to smashed data, `upper` these to logits [N, L], trained with cross-entropy on the
+    `targets` int64 [N]; the adversary holds `upper` if it is `known`.
 
     >>> lower, upper = nn.Flatten(), nn.Linear(4, 3)
     >>> seen = observe(lower, upper, torch.rand(6, 1, 2, 2), torch.arange(6) % 3, batch_size=3)

@@ -55,14 +55,7 @@ class OneClient(ABC):
 class Learners(OneClient):
     """A client in training for control experiments: it has two convolutions and draws random batches.
 
-    Args:
-        images: the records that the client trains on.
-        labels: the labels of `images`.
-        victims: the attacked records, which `views` sends.
-        victim_labels: the labels of the attacked records.
-        batch_size: records per round.
-        seed: the seed of the initial weights and of all draws.
-        noise: whether the client sends pure noise, unaffected by training, instead of its output.
+    `views` sends the victims. With `noise`, the client sends pure noise, unaffected by training.
     """
 
     def __init__(

@@ -24,17 +24,10 @@ class Permutation:
 
 
 def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | None = None) -> dict[str, Tensor]:
-    """The share of each image's tokens for which the guessed order is right, by several measures.
+    """The share of each image's tokens for which the guessed order is right: measure -> float64 [N] in [0, 1].
 
-    Args:
-        truth: int64 [N, T], the true source of each of T tokens in N rows, as in `Permutation.source`.
-        batch_size: rows per message.
-        kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: tokens with equal numbers are
-            interchangeable.
-
-    Returns:
-        Measure -> float64 [N] in [0, 1]: "direct" (right place), "membership" (right image) and, if T is a square
-        number, "neighbor" (right neighbors in the grid).
+    Measures are "direct" (right place), "membership" (right image) and, if T is a square number, "neighbor" (right
+    neighbors in the grid). `truth` is like `Permutation.source`; `kinds` are of `equal_tokens`.
 
     >>> import torch
     >>> truth = torch.arange(4).unsqueeze(0)

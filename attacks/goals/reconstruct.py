@@ -115,21 +115,16 @@ ImageMounting = Mounting[ImageObservation, Reconstruction]
 
 
 def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
-    """Check that an attack on images can use the observation.
-
-    Raises:
-        NotApplicable: if nothing was released, a field that the attack needs is missing, or tokens were dropped and the
-            attack needs all. Also if the release is not finite, or the auxiliary images do not fit the private images
-            or their labels.
+    """Raise `NotApplicable` if nothing was released, a field that the attack needs is missing, tokens were dropped and
+    the attack needs all, the release is not finite, or the auxiliary images do not fit the private images or their
+    labels.
     """
     require(attack, observation)
     views, auxiliary, labels = observation.views, observation.auxiliary, observation.auxiliary_labels
     if not views or any(view.smashed.numel() == 0 for view in views):
         raise NotApplicable("there is nothing to attack: no view was recorded, or a release is empty")
     if not all(bool(view.smashed.isfinite().all()) for view in views):
-        raise NotApplicable(
-            "the release holds NaN or infinity: the client's training diverged, so the attack would show nothing"
-        )
+        raise NotApplicable("the release holds NaN or infinity: the training diverged")
     if not attack.mounting.any_tokens and not all(view.whole for view in views):
         raise NotApplicable(
             f"tokens were dropped or merged, and {attack.name} needs a token for each patch of an image: take "
@@ -146,16 +141,17 @@ def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
         raise NotApplicable(f"there are {len(labels)} auxiliary labels for {len(auxiliary)} auxiliary images")
 
 
-def check_forms(attack: AnyAttack, views: Sequence[View]) -> None:
-    """Raise NotApplicable for views of different shapes, for attacks that concatenate all rows."""
+def check_forms(attack: AnyAttack, observation: ImageObservation) -> None:
+    """The checks of `check_inputs`, and one that views have one form, for attacks that concatenate all rows."""
+    check_inputs(attack, observation)
+    views = observation.views
     if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] or view.mixed != views[0].mixed for view in views):
         raise NotApplicable(f"{attack.name} needs views of one form: attack views of different forms one by one")
 
 
 def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
     """The checks of `check_inputs` and `check_forms`, and a check that each released row holds one image only."""
-    check_inputs(attack, observation)
-    check_forms(attack, observation.views)
+    check_forms(attack, observation)
     if (most := max(view.mixed for view in observation.views)) > 1:
         raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one per row")
 
@@ -165,9 +161,20 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size
-    return (
-        (images[:-batch], images[-batch:]) if len(images) >= 2 * batch and len(images) - batch >= 2 else (images, None)
-    )
+    if len(images) < 2 * batch or len(images) - batch < 2:
+        return images, None
+    return images[:-batch], images[-batch:]
+
+
+def whole_rounds(attack: AnyAttack, observation: ImageObservation, least: int, most: int | None = None) -> Tensor:
+    """The first `most` of the adversary's images, in whole rounds; `NotApplicable` if they fill fewer than `least`."""
+    batch, own = observation.batch_size, given(observation.auxiliary)[:most]
+    if len(own) < least * batch:
+        raise NotApplicable(
+            f"{attack.name} learns from rounds of the victim's size ({batch} images): it needs at least "
+            f"{least * batch} own images, got {len(own)}"
+        )
+    return own[: len(own) // batch * batch].to(observation.views[0].smashed.device)
 
 
 @torch.no_grad()
@@ -205,24 +212,12 @@ def observe(
 
 
 def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
-    """For each image, the index of the guess that the best assignment gives to it, within its message.
+    """For each image, the index of the guess that the best assignment gives to it, within its message: int64 [N].
 
     A defense that mixes images may exchange their places. The assignment with the smallest total MSE undoes this. It
     uses the true images, so an adversary who has to sort the guesses reaches at most the resulting scores.
 
-    Args:
-        truth: the N private images, [N, C, H, W].
-        guess: the guessed images, of the same shape.
-        batch_size: images per message; an image is compared only with the guesses of its message.
-
-    Returns:
-        The indices of the guesses, int64 [N].
-
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
-
-    >>> truth = np.eye(3, dtype=np.float32).reshape(3, 1, 1, 3)
-    >>> match(truth, truth[[1, 2, 0]], 3)
-    array([2, 0, 1])
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -237,16 +232,10 @@ def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
 
 
 def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, Values]]:
-    """Every image metric for each of N images; SSIM is left out if the images are too small.
+    """Every image metric for each of N images, in [0, 1]; SSIM is left out if the images are too small.
 
-    Args:
-        truth: the private images, [N, C, H, W] in [0, 1].
-        guess: the guessed images, of the same shape.
-        batch_size: images per message.
-
-    Returns:
-        A dict of two dicts, each metric -> float64 [N]: "unaligned" compares guess n with image n; "matched" compares
-        each image with the guess that `match` assigns to it.
+    Returns two dicts, metric -> float64 [N]: "unaligned" compares guess n with image n; "matched" compares each image
+    with the guess that `match` assigns to it.
     """
     originals, guesses = truth.cpu().numpy(), guess.cpu().numpy()
     aligned = {"unaligned": guesses, "matched": guesses[match(originals, guesses, batch_size)]}

@@ -9,7 +9,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Generator, Tensor
 
-from privkit.attacks.base import AnyAttack, NotApplicable, QueryResult, View
+from privkit.attacks.base import NotApplicable, QueryResult, View, given
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_cast import Cast
 from privkit.attacks.goals.control_clients import ControlClients, Defended, Undefended
@@ -33,37 +33,15 @@ nothing: another constant may be better, and few records are closer to some gues
 records an interval shows nothing, and the error alone decides."""
 
 
-def controls(
-    attack: ImageAttack, observation: ImageObservation, seed: int, defended: Defended | None = None
-) -> tuple[Control, ...]:
+def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> tuple[Control, ...]:
     """Test a short version of an attack: it must succeed on a release that contains the record, and fail on pure noise.
 
     Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. If an attack returns
     the adversary's records, the attacked records are among these. An attack that takes over the training gets small
-    clients in training instead (`privkit.attacks.goals.learners`).
-
-    Args:
-        attack: the attack in its form for control experiments, from `mounting.control`.
-        observation: the observation of the real clients. It supplies the auxiliary images, their labels (one class if
-            there are none), and the first view, which gives the noise its shape.
-        seed: the seed of all draws.
-        defended: the defense between record and attack; None for none.
-
-    Returns:
-        One `Control` for each experiment.
-
-    Raises:
-        NotApplicable: if there are too few auxiliary images, or no view.
-
-    >>> from privkit.attacks.inversion.floors import MeanImage
-    >>> own = torch.rand(80, 1, 8, 8, generator=Generator().manual_seed(0))
-    >>> views = [View(round=0, smashed=torch.zeros(5, 64))]
-    >>> seen = ImageObservation(views=views, image_shape=(1, 8, 8), batch_size=5, auxiliary=own)
-    >>> [control.passed for control in controls(MeanImage(), seen, seed=0)]  # it is not an attack, and wins nowhere
-    [False, True]
+    clients in training instead (`privkit.attacks.goals.learners`). The attack is in its form from `mounting.control`;
+    of the observation, the first view gives the noise its shape.
     """
-    won, *others = wins(attack, observation, seed, defended)
-    return won, fails(attack, observation, seed), *others
+    return *wins(attack, observation, seed), fails(attack, observation, seed)
 
 
 def wins(
@@ -75,26 +53,14 @@ def wins(
     three quarters if the defense moves tokens; nine tenths if the release contains less than nine tenths of the
     differences between records. Errors count only the part of a record that the release contains
     (`privkit.attacks.goals.control_clients.projected`). If records are mixed with public weights, a narrow pass (an
-    error above half of the allowed error) counts only if the attack does worse with swapped weights.
-
-    Args:
-        attack: the attack in its form for control experiments.
-        observation: the observation of the real clients, as in `controls`.
-        seed: the seed of all draws.
-        defended: the defense; None for clients without one.
-
-    Returns:
-        The control. If the attack cannot undo the defense, the control runs without it, and a second control records
-        that the defended control was not possible.
-
-    Raises:
-        NotApplicable: if there are too few auxiliary images, or no view.
+    error above half of the allowed error) counts only if the attack does worse with swapped weights. If the attack
+    cannot undo the defense, the control runs without it, and a second control records this.
     """
     played = Cast.of(attack, observation)
     remark = "" if defended is None else _hindrance(attack, defended)
     if defended is not None and not remark:
         try:
-            return (_won(attack, played, seed, defended.clients(played.shape), defended),)
+            return (_won(attack, played, seed, given(defended.clients)(played.shape), defended),)
         except NotApplicable as reason:
             remark = str(reason)
     plain = _won(attack, played, seed, Undefended(played.identity, played.batch_size), None)
@@ -225,15 +191,9 @@ def _swapped(views: list[View]) -> list[View]:
     return [replace(view, weights=each.flip(1)) for view, each in zip(views, weights, strict=True)]
 
 
-class _Reconstruct(Goal):
-    """The goal of reconstruction: the kind of records decides the measures, and attacks can be tuned."""
-
-    def reads(self, attack: AnyAttack) -> tuple[str, ...]:
-        return attack.mounting.domains
-
-
-GOAL = _Reconstruct(
+GOAL = Goal(
     observation=ImageObservation,
     controls=lambda attack, seed, seen: controls(attack, seen, seed),
     untuned="",
+    reconstructs=True,
 )

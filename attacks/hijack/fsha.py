@@ -10,7 +10,7 @@ from torch import Generator
 
 from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import fit
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms
 from privkit.attacks.hijack.fsha_networks import End
 from privkit.attacks.hijack.fsha_server import FshaRecipe, Server
 from privkit.attacks.hijack.gan import PenaltyNorm
@@ -108,8 +108,7 @@ class FSHA(ReconstructingAttack):
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         views = observation.views
-        check_inputs(self, observation)
-        check_forms(self, views)
+        check_forms(self, observation)
         auxiliary, clients = given(observation.auxiliary), given(observation.clients)
         if len(auxiliary) < max(2, observation.batch_size):
             raise NotApplicable(

@@ -36,20 +36,10 @@ def hijacking_networks(
 ) -> Networks:
     """The malicious server's encoder (pilot), decoder and discriminator for feature-space hijacking.
 
-    The weights are drawn from torch's global generator.
-
-    Args:
-        released: shape of one image's release: (C, H, W) maps, (T, D) tokens of patches, which must form a square grid,
-            or (D,) a vector.
-        image: shape (C, H, W) of the private images.
-        width: channels of the first convolution, ≥ 1 (64 in the authors' code); later convolutions have up to four
-            times as many.
-        end: last activation of the encoder, which is linear in the authors' code.
-        classes: number of labels that the discriminator takes into account, or 0.
-        blocks: number of blocks of the discriminator, ≥ 1. For vectors, half as many linear blocks are used.
-
-    Raises:
-        NotApplicable: if the tokens do not form a square.
+    The weights are drawn from torch's global generator. One image's release has the shape (C, H, W), (T, D) for tokens
+    of patches in a square grid, or (D,). The first convolution has `width` channels (64 in the authors' code), later
+    ones up to four times as many. The encoder's last activation is `end` (theirs is linear); the discriminator reads
+    `classes` labels and has `blocks` blocks, for vectors half as many linear ones.
 
     Source: Pasquini et al. 2021, the authors' networks by split level: linear strided convolutions, transposed
     convolutions that end in tanh, and a discriminator of six residual blocks without normalization. The sizes of image

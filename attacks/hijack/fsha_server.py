@@ -184,8 +184,7 @@ class Server(Resumable):
     def examine(self) -> float:
         """The mean squared error of encoder and decoder on held-out images in [0, 1], always with the same noise.
 
-        Raises:
-            AttackDiverged: if the error, a weight of the server, or a release of the clients is not finite.
+        It raises `AttackDiverged` if the error, a weight of the server, or a release of the clients is not finite.
         """
         draws = Generator(self.held_out.device).manual_seed(self.root)
         total, parts = 0.0, self._examined()
@@ -197,9 +196,7 @@ class Server(Resumable):
         error = total / sum(part.numel() for part in parts)
         weights = [weight for network in vars(self.networks).values() for weight in network.parameters()]
         if not (isfinite(error) and all_finite(*weights)):
-            raise AttackDiverged(
-                f"fsha: a weight or the held-out error ({error}) is not finite after round {self.now + 1}"
-            )
+            raise AttackDiverged(f"fsha: a weight or held-out error ({error}) is not finite after round {self.now + 1}")
         if not all_finite(*(view.smashed for view in self.clients.views())):
             raise AttackDiverged(f"fsha: what the clients release is not finite after round {self.now + 1}")
         return error
@@ -232,11 +229,7 @@ def _told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """The activation ("linear", "relu" or "tanh") whose range contains all numbers of the releases.
-
-    The server's encoder ends with this activation, so that a discriminator cannot recognize its releases by their
-    range.
-    """
+    """The activation whose range contains all numbers of the releases: a pilot ends with it."""
     if released.min() >= 0:
         return "relu"
     return "tanh" if released.abs().max() <= 1 else "linear"

@@ -24,23 +24,10 @@ class SplitGuard(Checked):
     trains the client for another purpose (FSHA) answers all labels alike. After the warm-up, each batch with wrong
     labels gives a score: near 1 for honest training, near 1/2^power for a hijack.
 
-    Attributes:
-        generator: a CPU generator, which divides the gradients for right labels into two random halves.
-        policy: how to decide from the scores. "fast": the client notices the attack if score number `patience` is below
-            the threshold; no other score counts. "average": from score number `patience` on, it notices if the mean of
-            the newest `group` scores is below the threshold. "voting": consecutive groups of `group` scores are
-            averaged; from score number `patience` on, it notices at the end of a group if most means are below the
-            threshold.
-        threshold: limit in (0, 1]; scores below it mean an attack; 0.9 in the source.
-        patience: number of scores before the first verdict, ≥ 1.
-        group: number of scores in a mean, ≥ 1.
-        warm_up: number ≥ 0 of first rounds to ignore, because an untrained model reacts alike to right and wrong
-            labels.
-        slope: speed > 0 at which scores saturate (α of the source; 5 in the authors' notebook).
-        power: exponent > 0 of scores (β of the source; 2 in the authors' notebook).
-        rounds: number of observed rounds.
-        scores: all scores so far, each in (0, 1).
-        noticed: 0-based round at which the client would have noticed, or None.
+    The client decides by its `policy`. "fast": it notices the attack if score number `patience` is below the threshold;
+    no other score counts. "average": from score number `patience` on, it notices if the mean of the newest `group`
+    scores is below the threshold. "voting": consecutive groups of `group` scores are averaged; from score number
+    `patience` on, it notices at the end of a group if most means are below the threshold.
 
     Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4, and the policies of its evaluation. The score is σ(α·S)^β
     with S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) + d(R₁,R₂) + ε). F are the batches with wrong labels, R the
@@ -48,37 +35,28 @@ class SplitGuard(Checked):
     d the distance of the mean norms.
     """
 
-    generator: Generator
+    generator: Generator  # on the CPU; it divides the gradients for right labels into two random halves
     policy: Policy = "voting"
-    threshold: Fraction = 0.9
-    patience: Count = 10
-    group: Count = 5
-    warm_up: Whole = 20
-    slope: Positive = 5.0
-    power: Positive = 2.0
+    threshold: Fraction = 0.9  # scores below it mean an attack; 0.9 in the source
+    patience: Count = 10  # scores before the first verdict
+    group: Count = 5  # scores in a mean
+    warm_up: Whole = 20  # first rounds to ignore, since an untrained model reacts alike to right and wrong labels
+    slope: Positive = 5.0  # speed at which scores saturate (α of the source; 5 in the authors' notebook)
+    power: Positive = 2.0  # exponent of scores (β of the source; 2 in the authors' notebook)
     rounds: int = field(default=0, init=False)
-    scores: list[float] = field(default_factory=list, init=False)
-    noticed: int | None = field(default=None, init=False)
+    scores: list[float] = field(default_factory=list, init=False)  # each in (0, 1)
+    noticed: int | None = field(default=None, init=False)  # 0-based round at which the client would have noticed
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._wrong, self._first, self._second = _Batches(), _Batches(), _Batches()
 
     def observe(self, gradient: Tensor, fake: bool) -> float | None:
-        """Record the gradient of one round, and compute a score if the round had wrong labels.
+        """Record the gradient of one round, and compute a score if the round had wrong labels (`fake`).
 
-        Args:
-            gradient: gradient of the client's own weights (in the source, of the first layer), summed over the batch;
-                any shape, the same in each round.
-            fake: whether the labels of this round were wrong.
-
-        Returns:
-            The score in (0, 1), near 1 for honest training, after a batch with wrong labels. None after a batch with
-            right labels, during the first `warm_up` rounds, or until each of the two random halves of the right-label
-            batches has a batch.
-
-        Raises:
-            ValueError: if the gradient is not finite.
+        `gradient` is that of the client's own weights (in the source, of the first layer), summed over the batch. The
+        score in (0, 1) is near 1 for honest training; None during the warm-up, after right labels, or until each random
+        half of the right-label batches has one. A gradient that is not finite is a ValueError.
         """
         flat = gradient.detach().flatten().double().cpu()
         if not torch.isfinite(flat).all():

@@ -16,7 +16,8 @@ from privkit.attacks.base import NotApplicable, QueryResult, ReconstructingAttac
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs, divided
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
-from privkit.attacks.inversion.decoders import Decoder, DecoderName, usual_decoder
+from privkit.attacks.inversion.decoders import DecoderName, usual_decoder
+from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import scaled_size
 from privkit.attacks.inversion.decoders.unordered import SetDecoder
 from privkit.attacks.inversion.mixed_releases import per_member
@@ -199,9 +200,7 @@ class Adaptive(ReconstructingAttack):
         if masked([*once, *again]):
             if matches or self.align:
                 way = "align=True" if self.align else f"combine={self.combine}"
-                raise NotApplicable(
-                    f"{way} matches whole rows of tokens, but each pass masks other tokens: take average"
-                )
+                raise NotApplicable(f"{way} matches whole rows of tokens, and each pass masks others: take average")
             return in_place
         if once[0].smashed.ndim == 2:
             if matches:
@@ -352,15 +351,9 @@ class SimulatedPasses:
 def _read(
     observation: ImageObservation, draws: Generator, images: int | None, asked: int
 ) -> tuple[OwnTokens, Geometry]:
-    """The tokens of the adversary's images, read by queries, and the layout of their patches in the image.
+    """The tokens of the adversary's images, read by queries (after `asked` rounds), and the layout of their patches.
 
-    Args:
-        images: largest number of images whose tokens are read; None for all.
-        asked: number of rounds that were already queried.
-
-    Raises:
-        NotApplicable: if tokens cannot be read, if too few are read for a training, or if they may be assigned to wrong
-            patches.
+    It raises `NotApplicable` if they cannot be read, are too few for a training, or may be assigned to wrong patches.
     """
     view, least = observation.views[0], 2 * observation.batch_size
     geometry = checked_geometry(observation, "reading own tokens")

@@ -15,9 +15,10 @@ from privkit.attacks.base import AttackDiverged, NotApplicable, Query, Reconstru
 from privkit.attacks.fit import Learner, fit_doubling
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
-from privkit.attacks.inversion.decoders import DecoderName, build_decoder, checked_width
+from privkit.attacks.inversion.decoders import DecoderName, build_decoder
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.cells import CellDecoder
+from privkit.attacks.inversion.decoders.mae import checked_width
 from privkit.attacks.inversion.mixed_releases import exercise, per_member
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Count, Fraction, Positive, Whole

@@ -21,12 +21,9 @@ class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
 
 
 def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **in_controls: object) -> ImageMounting:
-    """The conditions (`Mounting`) of an attack that takes its epochs from an audit, unless it sets their number.
+    """The `Mounting` of an attack that takes its epochs from an audit (times `share`), unless it sets their number.
 
-    Args:
-        share: factor > 0; the attack's epochs are this factor times the audit's epochs.
-        steps: number of training steps in control experiments (in which the attack must succeed, or must fail).
-        in_controls: values of further fields in control experiments.
+    In control experiments it trains `steps` steps, with the values `in_controls` of further fields.
     """
     return Mounting(
         budget_share=share if attack.epochs is None else 0.0,
@@ -36,11 +33,7 @@ def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **
 
 
 def planned_epochs(epochs: int | None) -> int:
-    """Return `epochs`, an attack's number of training epochs, if it is a number.
-
-    Raises:
-        ValueError: if `epochs` is None, since no audit supplied its number.
-    """
+    """The number of training epochs, which an audit must have set by now (else ValueError)."""
     if epochs is None:
         raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
     return epochs

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.assign import cheapest
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, whole_rounds
 from privkit.attacks.inversion.mixed_releases import records_of_rows
 from privkit.attacks.inversion.seen_tokens import PENALTIES, Covariances
 from privkit.attacks.inversion.union import collect
@@ -75,32 +75,24 @@ class Fingerprints(ReconstructingAttack):
     ) -> Reconstruction:
         """Collect the adversary's token sets, find places, learn the tokens' distributions, and decode attacked rows.
 
-        Raises:
-            NotApplicable: if releases are not a grid of tokens, it is unknown which clients a row mixes, the
-                adversary's images fill fewer than five rounds, tokens change from one sending to the next, or clients
-                cannot be distinguished.
+        It raises `NotApplicable` if releases are not a grid of tokens, it is unknown which clients a row mixes, the
+        adversary's images fill fewer than five rounds, tokens change from one sending to the next, or clients cannot be
+        distinguished.
         """
-        check_inputs(self, observation)
-        check_forms(self, observation.views)
+        check_forms(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
-        first, own = views[0], given(observation.auxiliary)[: self.images].to(views[0].smashed.device)
+        first = views[0]
         if first.smashed.ndim != 3:
             raise NotApplicable(f"fingerprints needs tokens [N, T, D], but releases are {list(first.smashed.shape)}")
         geometry = Geometry.of(first.smashed, observation.image_shape)
         seats = [records_of_rows(view) for view in views]
-        own = own[: len(own) // batch * batch]
-        if len(own) < (_TRIED + 3) * batch:
-            raise NotApplicable(
-                f"fingerprints sends rounds of the victim's size ({batch} images): it needs at least "
-                f"{(_TRIED + 3) * batch} own images, got {len(own)}"
-            )
+        own = whole_rounds(self, observation, _TRIED + 3, self.images)
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(own.device).manual_seed(root)
         with seeded(own.device, module), torch.no_grad():
             wire = _Wire(query, own, batch, len(first.smashed) // first.messages, geometry.tokens, draws)
-            learned, played = torch.arange(len(own), device=own.device).split(
-                [len(own) - _TRIED * batch, _TRIED * batch]
-            )
+            every, last = torch.arange(len(own), device=own.device), _TRIED * batch
+            learned, played = every.split([len(own) - last, last])
             sets, still = wire.sets(learned[: max(1, self.sets // batch) * batch], _SENT * first.mixed)
             axes = _Axes.of(torch.cat([tokens for tokens, _ in sets]).flatten(0, 1))
             shown = Shown.of(own, geometry.patch)
@@ -250,16 +242,8 @@ class _Wire:
     def sets(self, images: Tensor, times: int) -> tuple[list[tuple[Tensor, Tensor]], bool]:
         """The complete token sets of images at each client: all T tokens of the image as this client sends them.
 
-        Args:
-            images: indices of the adversary's images.
-            times: how often each image is sent by each client.
-
-        Returns:
-            For each client, n token sets [n, T, D] and the indices of their images, int64 [n]; and whether tokens stay
-            in place.
-
-        Raises:
-            NotApplicable: if most tokens change from one sending to the next, or too few sets are complete.
+        Every client sends each of the images (indices) the given number of times. Returns n sets [n, T, D] and the
+        indices of their images for each client, and whether tokens stay in place.
         """
         found, recurring, kept = [], [], []
         for part in self.everywhere(images):
@@ -286,10 +270,9 @@ class _Wire:
         return [(tokens[at], image[at]) for at in each], float(torch.cat(kept).mean()) > KEEPS_ALL
 
     def _among_others(self, part: Tensor) -> tuple[View, Tensor]:
-        """Send images in a random order at each client, so that each image is mixed with other images than before.
+        """Send images in a random order at each client, so that each is mixed with other images than before.
 
-        Returns:
-            The view, and for each released row the mixed images, as indices into `part`; −1 for an empty place.
+        Returns the view, and for each released row the mixed images, as indices into `part`; −1 for an empty place.
         """
         keys = torch.rand(len(part) // self.share, self.share, generator=self.draws, device=part.device)
         order = torch.arange(len(part), device=part.device).view_as(keys).gather(1, keys.argsort(1)).flatten()

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Generator
 
-from privkit.attacks.base import Mounting, Session, View, given, require
+from privkit.attacks.base import Mounting, ReconstructingAttack, Session, View, given, require
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 
 
@@ -19,16 +19,14 @@ def victims(views: Sequence[View]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MidGrey:
+class MidGrey(ReconstructingAttack):
     """Guess 0.5 for every pixel: a guess that uses no data, and the start of many white-box attacks.
 
     Source: privkit's own; several published white-box MSEs are worse (docs/explanation/decisions.md, "Floors").
     """
 
     name: ClassVar[str] = "mid_grey"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset()
-    uses: ClassVar[frozenset[str]] = frozenset()
     mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
 
     def run(
@@ -39,16 +37,14 @@ class MidGrey:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeanImage:
+class MeanImage(ReconstructingAttack):
     """Guess the mean of the adversary's images for every attacked image: the best constant guess under MSE.
 
     Source: the error of the best constant predictor is the variance of the data.
     """
 
     name: ClassVar[str] = "mean_image"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
-    uses: ClassVar[frozenset[str]] = frozenset()
     mounting: ClassVar[ImageMounting] = Mounting(ignores_views=True)
 
     def run(

@@ -213,12 +213,7 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """How likely each place is for a released token: a Gaussian for each place, in principal components.
-
-    >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
-    >>> PlaceModel.fit(examples).costs(torch.tensor([[[5.5], [0.5]]]))[0].argmin(1).tolist()
-    [1, 0]
-    """
+    """How likely each place is for a released token: a Gaussian for each place, in principal components."""
 
     mean: Tensor  # mean of all tokens, [D]
     axes: Tensor  # [D, d], map to d principal components of variance 1
@@ -247,10 +242,7 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """The negative log-likelihood of each place for each released token, in nats, up to a constant for each token.
-
-        Tokens [N, T, D] (N rows of T tokens) give costs [N, T, T]; entry (n, t, s) belongs to token t and place s.
-        """
+        """−ln of the likelihood of each place for each token of [N, T, D]: [N, T, T], up to a token's constant."""
         places, kept = self.means.shape
         costs = []
         for part in released.flatten(0, 1).split(max(1, PLACE_NUMBERS // (places * kept))):

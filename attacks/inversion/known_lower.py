@@ -36,8 +36,7 @@ def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
 def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
     """A lower segment without the Gaussian noise that it draws, for attacks that compare its outputs one by one.
 
-    The noise-free segment is used only if the segment's noisy outputs for N records [N, ...] scatter about the
-    noise-free outputs; otherwise the segment is returned unchanged. An attack that trains on outputs needs the noise.
+    The noise-free segment is used only if the noisy outputs scatter about its outputs. Training needs the noise.
     """
     made = WithoutNoise(lower)
     with seeded(records.device, 0):
@@ -47,11 +46,7 @@ def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
 
 
 def fresh(lower: nn.Module, seed: int) -> nn.Module:
-    """A copy of a lower segment's architecture with new weights, drawn from `seed`; no weight of the original is kept.
-
-    >>> torch.equal(fresh(nn.Linear(2, 2), 0).weight, fresh(nn.Linear(2, 2), 0).weight)
-    True
-    """
+    """A copy of a lower segment's architecture with new weights, drawn from `seed`; it keeps no weight."""
     clone = deepcopy(lower).cpu().eval()
     with torch.no_grad(), seeded(torch.device("cpu"), seed):
         for parameter in clone.parameters():
@@ -65,22 +60,11 @@ def fresh(lower: nn.Module, seed: int) -> nn.Module:
 
 
 def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
-    """Mix smashed data with public weights, as the clients do: k records give one released row.
+    """Mix smashed data [N·k, ...] with public weights, as the clients do: k consecutive records give one of N rows.
 
-    Args:
-        smashed: smashed data of the records, [N·k, ...]; k consecutive records are mixed.
-        mixed: number k of records in each row.
-        share: weight of each record at each of T positions, [N, k, T] (T = 1: one weight for all positions); None for k
-            = 1.
-
-    Returns:
-        The N released rows [N, ...].
+    `share` [N, k, T] is the weight of each record at each of T positions (T = 1: all of them); None for k = 1.
 
     Source: the mixing of CutMix and Mixup at the cut, Oh et al., DP-CutMixSL, Eq. 6-7.
-
-    >>> shares = torch.tensor([[[1.0, 0.5], [0.0, 0.5]]])
-    >>> mixed_release(torch.tensor([[[1.0], [1.0]], [[5.0], [5.0]]]), 2, shares).tolist()
-    [[[1.0], [3.0]]]
     """
     if share is None:
         return smashed
@@ -95,10 +79,8 @@ def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
 
 
 def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:
-    """Check that the lower segment reads images of this shape, and that the release has the shape of its output.
-
-    Raises:
-        NotApplicable: if not, for example because the release is a spectrum or comes from another cut.
+    """Raise `NotApplicable` unless the lower segment reads images of this shape, and outputs what was released (not,
+    for example, a spectrum, or the data at another cut).
     """
     try:
         with torch.no_grad():
@@ -128,20 +110,11 @@ def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
     block(z) = y, where y is the release, are found by iterating z + γ·(y − block(z)) for each row, with γ between 0 and
     1; a step that does not reduce the residual is undone and γ is halved.
 
-    Returns:
-        The tokens of N rows, [N, T, D], and the relative residual of each row, [N]. A large residual means failure. A
-        small residual means success only if no other tokens give the same release.
+    Returns tokens [N, T, D], and the relative residual of each row, [N]. A large one means failure; a small one means
+    success only if no other tokens give the same release.
 
     Source: damped fixed points (Krasnoselskij 1955), as for residual blocks in Behrmann et al. 2019, "Invertible
     residual networks", Algorithm 1.
-
-    >>> block = nn.Linear(3, 3)
-    >>> with torch.no_grad():
-    ...     _ = block.weight.copy_(torch.eye(3) + 0.1)
-    >>> tokens = torch.rand(2, 4, 3)
-    >>> again, residual = before_block(block, block(tokens))
-    >>> bool((again - tokens).abs().max() < 1e-4), bool(residual.max() < 1e-5)
-    (True, True)
     """
     unit = released.flatten(1).norm(dim=1).clamp_min(torch.finfo(released.dtype).tiny)
     best = released.clone()
@@ -163,10 +136,8 @@ def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
 def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]:
     """Undo the block that the clients run after the defense, in the recorded views and in answers to queries.
 
-    Returns:
-        The observation with tokens before the block and with the rest of the lower segment, and a sentence on the
-        residual. If the lower segment does not end with a block after the defense: the unchanged observation, and an
-        empty sentence.
+    Returns the observation before the block, with the rest of the lower segment, and a sentence on the residual;
+    unchanged and "" if the lower segment does not end with such a block.
     """
     if not isinstance(observation.lower, Behind):
         return observation, ""

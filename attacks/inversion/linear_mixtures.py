@@ -28,20 +28,16 @@ class Mixtures:
 
     @classmethod
     def of(cls, same: Sequence[View]) -> Mixtures:
-        """The equations from several releases of the same records, mixed with different weights.
+        """The equations from several releases of the same records (one view each), mixed with different weights.
 
-        `same` holds one view for each time that the records were sent; `View.clients` describes the order of its rows.
-
-        Raises:
-            NotApplicable: if records are mixed and the adversary does not know which records, or with which weights.
+        It raises `NotApplicable` if records are mixed and the adversary does not know which, or with which weights.
         """
         seats = torch.stack([_clients_of_seats(view) for view in same]).flatten(0, 1)  # [E, k], at each place
         batch = len(same[0].smashed) // same[0].messages
         rows = torch.cat([view.smashed for view in same])
         weights = torch.cat([_seat_weights(view) for view in same]).unflatten(0, (-1, batch))
-        released = (rows.flatten(1).unsqueeze(1) if weights.shape[3] == 1 else as_tokens(rows)).unflatten(
-            0, (-1, batch)
-        )
+        parts = rows.flatten(1).unsqueeze(1) if weights.shape[3] == 1 else as_tokens(rows)
+        released = parts.unflatten(0, (-1, batch))
         shared = bool((weights == weights[:, :1]).all())
         weights = (weights[:, :1] if shared else weights).double().permute(1, 3, 0, 2)  # [B, T, E, k]
         design = weights.new_zeros(*weights.shape[:3], int(seats.max()) + 1)
@@ -50,26 +46,14 @@ class Mixtures:
         return cls(design=design, released=released.double().permute(1, 2, 0, 3), form=rows.shape[1:])
 
     def solved(self, typical: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-        """Each record's smashed data, by least squares with a penalty for deviation from the typical record.
+        """Each record's smashed data, by least squares with a penalty for deviation from `typical`, a mean record's.
 
-        Args:
-            typical: smashed data of a mean record, [T or 1, D] (T positions of D numbers). It is also the solution at
-                positions that were never sent.
-            noise: variance > 0 of the release's noise, divided by the variance of the smashed data.
-
-        Returns:
-            The smashed data [n·B, ...] of n clients with B records each (row c·B + b is client c's b-th record), and
-            the explained share of the variance, float64 [n·B, T or 1]: 1 for a determined position, 0 for a position
-            that was never sent.
+        `noise` is the variance > 0 of the release's noise, divided by that of the smashed data. Returns the smashed
+        data [n·B, ...] of n clients with B records each (row c·B + b is client c's b-th record), and the explained
+        share of the variance, float64 [n·B, T or 1]: 1 for a determined position, 0 for one that was never sent.
 
         Source: ridge regression (Hoerl and Kennard 1970), which is the posterior mean for Gaussian noise and a Gaussian
         prior.
-
-        >>> weights = torch.tensor([[[0.75], [0.25]]])
-        >>> one, other = (View(round=0, smashed=torch.tensor([[row]]), mixed=2, weights=weights,
-        ...     clients=torch.tensor([seats])) for row, seats in ((2.0, [0, 1]), (4.0, [1, 0])))
-        >>> Mixtures.of([one, other]).solved(torch.zeros(1, 1), 1e-9)[0].flatten().round(decimals=4)
-        tensor([1., 5.])
         """
         transposed = self.design.transpose(2, 3)
         gram = transposed @ self.design
@@ -91,11 +75,7 @@ class Mixtures:
         return self.released.sum((0, 2)) / weight.clamp_min(1e-12).unsqueeze(1)
 
     def variances(self) -> tuple[float, float]:
-        """Two variances, both estimated from the release: of its noise, and of a record's smashed data.
-
-        The noise's variance is the squared residual of least squares, divided by the number of surplus equations; 0 if
-        there are none.
-        """
+        """Two variances, estimated from the release: of its noise, and of a record's smashed data."""
         typical = self.typical()
         smashed, explained = self.solved(typical, NOISES[0])
         left = (self.released - self.predicted(smashed)).square().mean(3)
@@ -114,13 +94,10 @@ class Mixtures:
 
 
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
-    """Fit the noise level with which unmixing some releases best predicts another release of the same records.
+    """Fit the noise level with which unmixing `passes` best predicts `another` release of the same records.
 
-    `passes` and `another` are views of the same records of the adversary, sent again and again.
-
-    Returns:
-        The mean release of a record; the value of `noise` in `Mixtures.solved`; and the unexplained share of the
-        variance of `another` (0 for a perfect prediction, 1 if nothing is predicted).
+    Returns the mean release of a record; the `noise` for `Mixtures.solved`; and the unexplained share of the variance
+    of `another` (0: perfect prediction).
     """
     known, held_out = Mixtures.of(passes), Mixtures.of([another])
     typical = known.typical()
@@ -145,9 +122,7 @@ def _seat_weights(view: View) -> Tensor:
     if view.weights is not None:
         return by_cell(view.weights, view.smashed)
     if view.mixed > 1:
-        raise NotApplicable(
-            f"each row holds {view.mixed} images with hidden weights; use a defense with published=true"
-        )
+        raise NotApplicable(f"each row has {view.mixed} images with hidden weights; use a defense with published=true")
     return view.smashed.new_ones(len(view.smashed), 1, 1)
 
 
@@ -169,15 +144,9 @@ class Unmixed:
     @classmethod
     @torch.no_grad()
     def of(cls, views: Sequence[View], passes: int) -> Unmixed:
-        """Compute each record's own release from mixed releases of several passes (the same records sent again).
+        """Compute each record's own release from mixed releases of several passes; errors are those of `Mixtures.of`.
 
-        Args:
-            views: the recorded rounds; all rounds of the first pass come first. A position that was never sent gets the
-                mean.
-            passes: how many times ≥ 1 the same records were sent.
-
-        Raises:
-            NotApplicable: if records are mixed and the adversary does not know which records, or with which weights.
+        All rounds of the first pass come first. A position that was never sent gets the mean.
         """
         together = by_round(views, passes, mixed=True)
         rounds = [Mixtures.of(same) for same in together]
@@ -196,17 +165,11 @@ class Unmixed:
         )
 
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
-        """Mix the adversary's smashed data like the recorded rounds, add the same noise, and solve for each record.
+        """Mix smashed data [N, ...] like the recorded rounds, add the same noise, and solve for each record, [N, ...].
 
         Decoders are trained on the result, and simulators are compared by it, because it has the same errors as the
-        attacked records' solutions: positions that the passes leave undetermined stay undetermined. The function is
+        attacked records' solutions: positions that the passes leave undetermined stay undetermined. It is
         differentiable. An incomplete round repeats some records.
-
-        Args:
-            smashed: smashed data of N records, [N, ...].
-
-        Returns:
-            The solutions, [N, ...].
         """
         whole = len(self.rows) // len(self.rounds)
         missing = torch.randint(len(smashed), (-len(smashed) % whole,), generator=draws, device=draws.device)

@@ -15,12 +15,8 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 def per_member(view: View) -> Tensor:
     """One row for each record in a release: the released row and, if public, the record's weight at each position.
 
-    A released row mixes k records; N released rows give N·k rows: [N·k, T, D + 1] (tokens), [N·k, C + 1, H, W] (maps)
-    or [N·k, D + 1] (vectors, which have one weight), with the weights as the last channel. Without public weights,
-    there is no such channel: each released row is repeated k times, and its k records cannot be distinguished.
-
-    Raises:
-        NotApplicable: if the weights do not match the release's positions.
+    N rows of k records give N·k rows: [N·k, T, D + 1], [N·k, C + 1, H, W] or [N·k, D + 1] (vectors, with one weight),
+    with the weights as the last channel. Without public weights, rows are only repeated, and the k records look alike.
 
     >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, weights=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
     >>> per_member(view)[0].tolist()
@@ -41,18 +37,10 @@ def per_member(view: View) -> Tensor:
 
 
 def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
-    """Expand mixing weights of T positions to weights of the release's tokens or pixels.
+    """Expand mixing weights [N, k, T] to the release's tokens or pixels: [N, k, L], [N, k, H·W], or [N, k, 1] if T = 1.
 
-    Args:
-        weights: weights of the k records mixed in each of N rows, [N, k, T].
-        smashed: the release: L tokens [N, L, D], maps [N, C, H, W] whose positions are squares of pixels, or vectors
-            [N, D].
-
-    Returns:
-        Weights [N, k, L] for tokens and [N, k, H·W] for maps; [N, k, 1] if T = 1.
-
-    Raises:
-        NotApplicable: if the positions do not match the release, for example if images were mixed before the cut.
+    The positions of maps are squares of pixels. It raises `NotApplicable` if positions do not match the release, for
+    example if images were mixed before the cut.
 
     >>> by_cell(torch.tensor([[[0.0, 1.0]]]), torch.zeros(1, 3, 2, 4)).view(2, 4)
     tensor([[0., 0., 1., 1.],
@@ -69,9 +57,7 @@ def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
             return nn.functional.interpolate(grid, size=(height, width), mode="nearest").reshape(rows, members, -1)
     elif smashed.ndim == 3 and smashed.shape[1] == positions:
         return weights
-    raise NotApplicable(
-        f"the mixing weights are for {positions} positions, but a released row is {list(smashed.shape[1:])}"
-    )
+    raise NotApplicable(f"mixing weights are for {positions} positions, but a row is {list(smashed.shape[1:])}")
 
 
 def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,10 +72,8 @@ def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
 def records_of_rows(view: View) -> Tensor:
     """The records mixed in each released row, int64 [N, k] for N rows of k records; −1 for an empty place.
 
-    A record is numbered client · B + (its place in the client's batch of B records).
-
-    Raises:
-        NotApplicable: if rows hold several records and the adversary does not know their clients.
+    A record is numbered client · B + (its place in the client's batch of B records). It raises `NotApplicable` if rows
+    hold several records and the adversary does not know their clients.
 
     >>> view = View(round=0, smashed=torch.zeros(2, 3), mixed=2, clients=torch.tensor([[1, 0], [1, 0]]))
     >>> records_of_rows(view).tolist()
@@ -108,7 +92,7 @@ def records_of_rows(view: View) -> Tensor:
 
 def check_public(views: Sequence[View]) -> None:
     """Raise `NotApplicable` for mixed rows with hidden weights."""
-    if any(view.weights is None for view in views):
+    if any(view.mixed > 1 and view.weights is None for view in views):
         raise NotApplicable(
             f"each released row holds {views[0].mixed} images with hidden weights: they can only be separated if the "
             f"mixing weights are public"
@@ -137,14 +121,7 @@ class LinkedRows:
 
     @classmethod
     def of(cls, same: Sequence[View]) -> LinkedRows:
-        """Link the mixed releases of several passes (the same records sent again) by the records that they mix.
-
-        Args:
-            same: the views of the same records, one for each pass.
-
-        Raises:
-            NotApplicable: if it is hidden which clients are mixed, or with which weights.
-        """
+        """Link the mixed releases of several passes (one view each) by the records that they mix."""
         check_public(same)
         batch = len(same[0].smashed) // same[0].messages
         held = by_place([records_of_rows(view) for view in same], batch)

@@ -29,8 +29,7 @@ def principal_features(flat: Tensor, most: int) -> Tensor:
 
 def weighted(view: View) -> View:
     """The view with a weight for each position; the weight is 1 if nothing was mixed or masked."""
-    if view.mixed > 1:
-        check_public([view])
+    check_public([view])
     weights = view.smashed.new_ones(len(view.smashed), 1, 1) if view.weights is None else view.weights
     return replace(view, weights=by_cell(weights, view.smashed).float())
 
@@ -88,11 +87,8 @@ class Rows:
 class Equations:
     """Least-squares equations for each client's linear map from an image's features to its smashed data.
 
-    Rows of mixed images of the adversary are added; all maps are solved for together.
-
-    Args:
-        features: f features of each of the adversary's n images, [n, f]; the last feature is 1.
-        clients: number K of clients.
+    Rows of mixed images of the adversary are added; all K maps are solved for together. The last of f `features`,
+    [n, f], is 1.
     """
 
     def __init__(self, features: Tensor, clients: int) -> None:
@@ -141,15 +137,11 @@ class Equations:
         return maps
 
     def model(self, flat: Tensor, apart: Rows) -> Model:
-        """The Gaussian model of images and smashed data, from the solved maps and from further rows for its variances.
+        """The Gaussian model of images [n, P] and smashed data, from the solved maps and from further rows (`apart`).
 
         Two rows with the same image at one client share the map's error e but not the noise. So the product of their
         residuals gives the variance of e, and the remaining variance is noise. The residuals' covariances minus the
         noise are the covariances of e.
-
-        Args:
-            flat: the adversary's n images of P pixel values, [n, P].
-            apart: rows of images that were not added to these equations.
         """
         maps, (_, cells, width) = self.maps(), apart.cells.shape
         left = apart.cells.flatten(1).clone()
@@ -209,11 +201,8 @@ class Model:
         """The expected image of each record, given all rows: [P·n, pixels] in [0, 1] for n clients, P batch places.
 
         The order is that of `rows.records`. The method solves for each record's standardized features and for the part
-        of its smashed data that the map does not explain, both scaled to variance 1.
-
-        Args:
-            rows: the released rows, with the records that each of them mixes.
-            penalty: variance that is added to the noise, as a share of the mean variance of a released number.
+        of its smashed data that the map does not explain, both scaled to variance 1. `penalty` is added to the noise,
+        as a share of the mean variance of a released number.
         """
         count, positions = rows.clients, rows.weights.shape[2]
         released = _cells(rows.smashed, positions).unflatten(0, (rows.places, -1)).transpose(1, 2)  # [P, T, E, D]
@@ -255,15 +244,9 @@ class Model:
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor], right: Tensor, inverse: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Solve A·x = right for positive definite A by conjugate gradients, for each entry of the first axis.
+    """Solve A·x = right for positive definite A (`product`), for each entry of the first axis.
 
-    Args:
-        product: function x -> A·x.
-        right: the right-hand sides.
-        inverse: function that applies an approximate inverse of A.
-
-    Returns:
-        The solutions x, shaped like `right`.
+    `inverse` applies an approximate inverse of A.
 
     Source: Hestenes and Stiefel 1952.
 

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, whole_rounds
 from privkit.attacks.inversion.mixed_releases import LinkedRows
 from privkit.attacks.inversion.mixture_model import EQUATIONS, Equations, Model, Rows, linked, principal_features
 from privkit.attacks.inversion.refinement import Refinement
@@ -85,22 +85,14 @@ class MixturePosterior(ReconstructingAttack):
     ) -> Reconstruction:
         """Send the adversary's images, solve for the clients' maps, and then for the attacked images.
 
-        Raises:
-            NotApplicable: if it is hidden which clients are mixed or with which weights, the adversary's images fill
-                fewer than three rounds, a release has more than 8,192 numbers, or an answer is not finite.
+        It raises `NotApplicable` if it is hidden which clients are mixed or with which weights, the adversary's images
+        fill fewer than three rounds, a release has more than 8,192 numbers, or an answer is not finite.
         """
-        check_inputs(self, observation)
-        check_forms(self, observation.views)
+        check_forms(self, observation)
         rounds = by_round(observation.views, self.passes, mixed=True)
         attacked = [linked(same) for same in rounds]
         query, batch, device = given(observation.query), observation.batch_size, attacked[0].smashed.device
-        auxiliary = given(observation.auxiliary)
-        own = auxiliary[: len(auxiliary) // batch * batch].to(device)
-        if len(own) < 3 * batch:
-            raise NotApplicable(
-                f"mixture_posterior learns from rounds of the victim's size ({batch} images), and is judged on "
-                f"further rounds: it needs at least {3 * batch} own images, got {len(auxiliary)}"
-            )
+        own = whole_rounds(self, observation, 3)
         if (numbers := attacked[0].smashed[0].numel()) > _WIDEST:
             raise NotApplicable(
                 f"mixture_posterior needs the covariances of a release's numbers, at most {_WIDEST} of them, and here "
@@ -114,22 +106,22 @@ class MixturePosterior(ReconstructingAttack):
             features = principal_features(own.flatten(1), max(1, min(self.components, most)))
             sending = _Sending(query=query, own=own, batch=batch, draws=draws)
             model, penalty, tried = self._fitted(sending, features, clients)
-            seated = [
-                one.seated(model.guess(one, penalty), same[0]) for one, same in zip(attacked, rounds, strict=True)
-            ]
+            guess = [one.seated(model.guess(one, penalty), same[0]) for one, same in zip(attacked, rounds, strict=True)]
         refined = Refinement(
-            guesses=torch.cat([one.guess for one in tried]),
-            truth=torch.cat([one.truth for one in tried]),
-            held=torch.cat([torch.full((len(one.truth),), one.fold == 0, device=device) for one in tried]),
+            guesses=torch.cat([one for one, _, _ in tried]),
+            truth=torch.cat([truth for _, truth, _ in tried]),
+            held=torch.cat([torch.full((len(truth),), fold == 0, device=device) for _, truth, fold in tried]),
             width=self.width,
             epochs=self.epochs,
             module=module,
             root=root,
-        ).of(torch.cat(seated), session, "mixture_posterior")
+        ).of(torch.cat(guess), session, "mixture_posterior")
         return replace(refined, images=refined.images.view(-1, *observation.image_shape))
 
-    def _fitted(self, sending: _Sending, features: Tensor, clients: int) -> tuple[Model, float, list[_Tried]]:
-        """The model of all images, the penalty, and guesses at images by models without their fold."""
+    def _fitted(
+        self, sending: _Sending, features: Tensor, clients: int
+    ) -> tuple[Model, float, list[tuple[Tensor, Tensor, int]]]:
+        """The model of all images, the penalty, and per fold guesses by models without it, [M, P], truth, and fold."""
         folds = sending.folds
         equations = [Equations(features, clients) for _ in folds]
         for fold, one in zip(reversed(folds), reversed(equations), strict=True):
@@ -145,15 +137,8 @@ class MixturePosterior(ReconstructingAttack):
                 model = replace(model, maps=others.maps())
             for _ in range(self.played):
                 played = sending.played(fold, self.passes)
-                tried.append(_Tried(fold=number, guess=played.guess(model, penalty), truth=played.truth))
+                tried.append((played.guess(model, penalty), played.truth, number))
         return replace(model, maps=Equations.together(equations).maps()), penalty, tried
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Tried:
-    fold: int
-    guess: Tensor  # [M, P]
-    truth: Tensor  # [M, P]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ import torch
 from annotated_types import Ge
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
+from privkit.attacks.base import Mounting, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows, whole_rounds
 from privkit.attacks.inversion.refinement import Guessing, correcting
 from privkit.attacks.inversion.rounds import averaged, by_round
 from privkit.constraints import Count, NonNegative, Whole
@@ -105,18 +105,11 @@ class PosteriorMean(ReconstructingAttack):
     ) -> Reconstruction:
         """Send the adversary's images, average their releases, train the network, and decode the attacked releases.
 
-        Raises:
-            NotApplicable: if a released row mixes images, or the adversary's images fill fewer than two rounds.
+        It raises `NotApplicable` if a released row mixes images, or the adversary's images fill fewer than two rounds.
         """
         check_rows(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
-        auxiliary, device = given(observation.auxiliary), views[0].smashed.device
-        own = auxiliary[: len(auxiliary) // batch * batch].to(device)
-        if len(own) < 2 * batch:
-            raise NotApplicable(
-                f"posterior_mean learns from rounds of the victim's size ({batch} images), and is judged on a further "
-                f"round: it needs at least {2 * batch} own images, got {len(auxiliary)}"
-            )
+        own, device = whole_rounds(self, observation, 2), views[0].smashed.device
         if self.mirror:
             own = torch.cat([own[:-batch].flip(-1), own])
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
@@ -125,9 +118,8 @@ class PosteriorMean(ReconstructingAttack):
             clamp, middle, basis = self._components(query, own, batch, draws)
             rounds = [averaged([clamp.view(one) for one in same]) for same in by_round(views, self.passes)]
             seen = torch.cat([view.smashed.flatten(1) for view in rounds]).float()
-            sent = torch.stack(
-                [(clamp(_released(query, own, batch, draws)) - middle) @ basis for _ in range(self._samples)]
-            )
+            each = (clamp(_released(query, own, batch, draws)) - middle for _ in range(self._samples))
+            sent = torch.stack([one @ basis for one in each])
             scale = sent.flatten(0, 1).std(0).clamp_min(1e-12)
             training = _Denoising(sent / scale, own.flatten(1), batch, self, root)
         curve = fit(training, self.epochs, session, objective="posterior_mean: the held-out error", keep_best=True)
@@ -148,9 +140,7 @@ class PosteriorMean(ReconstructingAttack):
                 clamped = clamp(sent)
                 sums[number] = sums[number] + clamped
                 squares[number] += clamped.square().sum(0)
-        gains = (
-            [_signal(some, square, count) for some, square in zip(sums, squares, strict=True)] if count > 1 else [0.0]
-        )
+        gains = [_signal(a, b, count) for a, b in zip(sums, squares, strict=True)] if count > 1 else [0.0]
         best = gains.index(max(gains))
         if gains[0] > 1 or gains[best] < _WORTH * gains[0]:  # the signal is louder than the noise, or gains nothing
             best = 0
@@ -191,10 +181,7 @@ class _Clamp:
 def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
     """The signal-to-noise ratio: the variance between images' mean releases, divided by the noise's variance.
 
-    Args:
-        sums: for each of N images the sum of its releases, [N, F] (F numbers in a release).
-        squares: sums of squares over all releases of all images, [F].
-        count: number of releases of each image, at least 2.
+    `sums` [N, F] are each image's over `count` ≥ 2 releases, `squares` [F] over all releases of all images.
     """
     noise = (squares - sums.square().sum(0) / count).sum() / (len(sums) * (count - 1))
     between = (sums / count).var(0).sum() - noise / count

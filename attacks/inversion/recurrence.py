@@ -27,13 +27,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
     Both arguments, [G, n, D], hold the same n tokens in each of G groups, in any order. The squared distance between
     the two means of a group is 1/n of the distance of copies, for any order. So no matching is needed; under strong
-    noise, matching would underestimate the distance. More groups and larger tokens make the estimate more precise. The
-    result is at least 1e-4 of the mean squared distance of all tokens.
-
-    >>> draws = torch.Generator().manual_seed(0)
-    >>> tokens = torch.randn(40, 9, 32, generator=draws)
-    >>> 60 < copy_distance(tokens, tokens.flip(1) + torch.randn(tokens.shape, generator=draws) * 2**0.5) < 70
-    True
+    noise, it would underestimate the distance. The result is at least 1e-4 of the mean squared distance of all tokens.
     """
     every = torch.cat([first, second]).flatten(0, 1)
     apart = 2 * float(every.var(0, correction=0).sum())
@@ -42,14 +36,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether a defense leaves tokens in their places: more than by chance are at the same place in two releases.
-
-    `first` and `second` are releases of the same N images with T tokens each, [N, T, D].
-
-    >>> rows = torch.rand(20, 9, 4)
-    >>> keeps_places(rows, rows), keeps_places(rows, rows.flip(1))
-    (True, False)
-    """
+    """Whether a defense leaves tokens in their places: more than by chance, in two releases [N, T, D]."""
     if first.shape[1] < 2:
         return True
     costs = distances(first, second)
@@ -60,33 +47,18 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 
 
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
-    """Whether each image's released row contains the same tokens each time it is sent, in any order.
+    """Whether two releases [N, T, D] of the same images hold the same tokens in each row, in any order.
 
-    If it does, the mean of a row changes only by 1/T of a token's noise variance.
-
-    Args:
-        first: a release of N images, T tokens each, [N, T, D].
-        second: another release of the same images.
-        copies: mean squared distance > 0 between two noisy copies of one token.
-
-    >>> rows = torch.rand(20, 9, 4)
-    >>> keeps_rows(rows, rows.flip(1), 0.01), keeps_rows(rows, rows.flip(0), 0.01)
-    (True, False)
+    If they do, the mean of a row changes only by 1/T of a token's noise variance.
     """
     return copy_distance(first, second) < _SAME * copies
 
 
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """The probability that each released token is the copy of each reference token.
+    """The probability that each released token is the copy of each reference token, [G, n, n] from two [G, n, D].
 
-    Args:
-        reference: n tokens in each of G groups, [G, n, D]; each has about one copy in `seen`.
-        seen: the released tokens, [G, n, D].
-        temperature: twice the variance > 0 between copies in each channel.
-
-    Returns:
-        Probabilities [G, n, n], a row for each reference token; rows and columns sum to about 1, and equal tokens share
-        equally.
+    Rows and columns sum to about 1, and equal tokens share equally. `temperature` is twice the variance between copies
+    in a channel.
     """
     plan = distances(reference, seen)
     # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
@@ -95,23 +67,12 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
 
 
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
-    """Average each token of a first release with its copies in other releases (passes) of the same images.
+    """Average each token of the first of R passes [R, G, n, D] with its copies in the others, in any order in a group.
 
-    Tokens are matched once, with the first pass as reference. Matching again with the averaged tokens as reference gave
-    less sharp averages in our measurements.
+    Tokens are matched once: matching again with the averaged tokens as reference gave less sharp averages. `copies` is
+    as in `keeps_rows`; a group's places form `rows` equal blocks (one released image each), None: n blocks.
 
-    Args:
-        passes: R passes of the same G groups of n tokens, in any order within a group, [R, G, n, D].
-        copies: mean squared distance > 0 between two noisy copies of one token.
-        rows: number of equal blocks of a group's places (one released image each); None treats each place as a block.
-
-    Returns:
-        Mean tokens [G, n, D], and the share of passes, in [0, 1], in which each token was in each block, [G, n, rows].
-
-    >>> tokens = torch.tensor([[[1.0], [9.0]]])
-    >>> means, visits = tracked(torch.stack([tokens, tokens.flip(1) + 1]), 0.5)
-    >>> means.flatten().tolist(), visits[0].round(decimals=3).tolist()
-    ([1.5, 9.5], [[0.5, 0.5], [0.5, 0.5]])
+    Returns mean tokens [G, n, D], and the share of passes in which each token was in each block, [G, n, rows].
     """
     means, n = torch.zeros_like(passes[0]), passes.shape[2]
     visits = means.new_zeros(*means.shape[:2], n if rows is None else rows)
@@ -125,20 +86,12 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
 
 
 def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
-    """For each image, the T tokens that recur most often in all of its releases (passes), averaged over copies.
+    """For each image, the T tokens that recur most often in all of its R releases [R, N, T, D], averaged over copies.
 
     A token joins the image's list if it is no copy of a listed token; it then counts in every pass that holds a copy.
-    Batch shuffling moves tokens of other images into a row, but these soon recur less often than the image's own
-    tokens.
+    Batch shuffling moves tokens of other images into a row, but these soon recur less often.
 
-    Args:
-        passes: R passes of the same N images in the same rows, T tokens each, [R, N, T, D].
-        copies: mean squared distance > 0 between two noisy copies of one token.
-
-    Returns:
-        Tokens [N, T, D] and the share of passes, in [0, 1], in which each recurs, [N, T], in falling order.
-
-    Source: privkit's own.
+    Returns tokens [N, T, D] and the share of passes in which each recurs, [N, T], in falling order.
 
     >>> own, other = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[1.0], [7.0]]])
     >>> tokens, recurrence = pooled(torch.stack([other, own, own]).expand(-1, -1, -1, 96), 0.01)
@@ -181,14 +134,9 @@ class Intersection:
 
 
 def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
-    """Assign each token to the image in whose row its copies lie most often, over two or more releases of the images.
+    """Assign each token to the image in whose row its copies lie most often, over two or more releases [N, T, D].
 
-    Args:
-        passes: for each release (pass) the tokens of the same N images, T tokens each, [N, T, D].
-        size: number of rows in a message (the rows between which tokens are shuffled).
-
-    Raises:
-        NotApplicable: if a message has more than 10,240 tokens.
+    `size` is the number of rows in a message; a message of more than 10,240 tokens is refused.
     """
     tokens = size * passes[0].shape[1]
     if tokens > INTERSECTED_TOKENS:
@@ -201,26 +149,15 @@ def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
 
 
 def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
-    """Assign the tokens of each message to the rows in which they recur most often; every row gets T tokens.
+    """Assign the tokens of each message [R, M, B·T, D] to the rows in which they recur most often; each gets T tokens.
 
-    Batch shuffling moves tokens between the B rows of a message, but keeps a share k′ in their image's row. Each time
-    the images are sent (in each pass), a token lands in its own row with probability k′ + (1 − k′)/B, and in each other
-    row with probability (1 − k′)/B. So it recurs most in its own row, and this becomes more certain with more passes.
-    Equal tokens share their counts: rows first take their certain tokens, and then equal tokens fill the remaining
-    places.
-
-    Args:
-        passes: R passes of the same M messages, each with B rows of T tokens, [R, M, B·T, D].
-        rows: number B of rows in a message.
-        copies: mean squared distance > 0 between two noisy copies of one token.
+    Batch shuffling moves tokens between the B rows of a message, but keeps a share k′ in their image's row. In each
+    pass, a token lands in its own row with probability k′ + (1 − k′)/B, and in each other row with probability (1 −
+    k′)/B. So it recurs most in its own row, and this becomes more certain with more passes. Equal tokens share their
+    counts: rows first take their certain tokens, and then equal tokens fill the remaining places.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     probabilities follow from Yao et al., patch shuffling, Algorithm 2.
-
-    >>> own = torch.tensor([1.0, 2.0, 8.0, 9.0]).view(1, 4, 1)
-    >>> mixed = own[:, [0, 2, 1, 3]]
-    >>> intersected(torch.stack([mixed, own, own]), 2, 0.01).tokens.flatten(1).sort(1).values.tolist()
-    [[1.0, 2.0], [8.0, 9.0]]
     """
     return most_visited(*tracked(passes, copies, rows))
 

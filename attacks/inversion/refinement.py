@@ -87,15 +87,10 @@ class Refinement:
     share_by_contrast: bool = False  # whether the factor is chosen by both errors; else by the squared error
 
     def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
-        """Train a correction network, and add its correction to each of M guesses [M, P] of P pixel values.
+        """Train a correction network, and add its correction to each of M guesses [M, P] in [0, 1].
 
         The correction is multiplied by the factor in [0, 1] with the smallest error on held-out images. The result's
         `curve` is the error on these images: first of the guesses, then of the network after each epoch.
-
-        Args:
-            guess: the guesses to correct, in [0, 1].
-            session: object that saves the training's state and reports its progress; None for neither.
-            attack: the attack's name, for error messages.
         """
         guesses, truth, held = self.guesses, self.truth, self.held
         with seeded(truth.device, self.module):

@@ -8,12 +8,11 @@ from math import ceil
 from typing import ClassVar, Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
-from privkit.attacks.inversion.cell_numbers import as_cells, as_numbers
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.unmix import records_alone
@@ -97,12 +96,10 @@ class Ridge(ReconstructingAttack):
     ) -> Reconstruction:
         """Query the clients, fit the regression, and refine its guesses.
 
-        Raises:
-            NotApplicable: if the adversary's images fill fewer than three rounds, or a table has too many categories;
-                if `passes` > 1, also in the cases of `Unmix`.
+        It raises `NotApplicable` if the adversary's images fill fewer than three rounds, or a table has too many
+        categories; if `passes` > 1, also in the cases of `Unmix`.
         """
-        check_inputs(self, observation)
-        check_forms(self, observation.views)
+        check_forms(self, observation)
         to_seats = None
         if self.passes > 1:
             observation, to_seats = records_alone(observation, self.passes, generator)
@@ -144,8 +141,26 @@ class Ridge(ReconstructingAttack):
             contrast=self.contrast,
             share_by_contrast=self.contrast > 0,
         ).of(guess, session, "ridge")
-        drawn = as_cells(refined.images, columns) if columns else refined.images.view(-1, *observation.image_shape)
+        drawn = _as_cells(refined.images, columns) if columns else refined.images.view(-1, *observation.image_shape)
         return replace(refined, images=drawn if to_seats is None else to_seats(drawn))
+
+
+def as_numbers(records: Tensor, columns: Sequence[int]) -> Tensor:
+    """Records [N, C] as float numbers [N, P]; other records ([N, ...], without `columns`) are flattened."""
+    if not columns:
+        return records.flatten(1)
+    cells = zip(records.unbind(1), columns, strict=True)
+    return torch.cat([nn.functional.one_hot(x.long(), n).to(x) if n else x.unsqueeze(1) for x, n in cells], 1)
+
+
+def _as_cells(numbers: Tensor, columns: Sequence[int]) -> Tensor:
+    """Records [N, C] from guessed numbers [N, P] in [0, 1]: each category is the value with the largest number.
+
+    >>> _as_cells(torch.tensor([[0.5, 0.1, 0.7, 0.2]]), (0, 3))
+    tensor([[0.5000, 1.0000]])
+    """
+    cells = zip(numbers.split([max(1, n) for n in columns], 1), columns, strict=True)
+    return torch.cat([x.argmax(1, keepdim=True).to(x) if n else x for x, n in cells], 1)
 
 
 def _rows(views: Sequence[View]) -> tuple[Tensor, Tensor]:
@@ -216,25 +231,12 @@ class Fitted:
 
 
 def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted:
-    """Fit targets linearly on rows by ridge regression, three times: each time one fold of the rows is left out.
+    """Fit targets [N, P] on rows [N, F] by ridge regression, three times, each without one of the folds {0, 1, 2}.
 
-    The penalty is chosen by the error on left-out folds.
-
-    Args:
-        rows: N rows of F numbers, [N, F]; F may exceed N.
-        targets: the P numbers to guess for each row, [N, P].
-        folds: the fold of each row, int64 [N] in {0, 1, 2}; rows of one record share a fold.
-        other: M further rows, [M, F], for which guesses are made, too.
-
-    Returns:
-        A `Fitted`: guesses at the N rows (each by the fit without the row's fold), guesses at the M rows (the mean over
-        the fits), and the error of the first.
+    Rows of one record share a fold; the penalty is chosen by the error on left-out folds. Guesses at rows are by the
+    fit without their fold, guesses at `other` rows [M, F] the mean over the fits.
 
     Source: Hoerl and Kennard 1970; the penalty by cross-validation (Stone 1974).
-
-    >>> x = torch.arange(9.0).unsqueeze(1)
-    >>> cross_fitted(x, 2 * x + 1, torch.arange(9) % 3, torch.tensor([[20.0]])).other.round(decimals=3).item()
-    41.0
     """
     rows, targets, other = rows.double(), targets.double(), other.double()
     fits = [_Fit.of(rows[folds != fold], targets[folds != fold]) for fold in range(FOLDS)]

@@ -16,25 +16,11 @@ from privkit.attacks.inversion.recurrence import keeps_places
 
 
 def averaged(views: Sequence[View], align: bool = False) -> View:
-    """The mean of several releases of the same images, as one view; noise shrinks by √R for R releases.
+    """The mean of several releases of the same images in the same rows; noise shrinks by √R for R releases.
 
-    If tokens were masked by public masks, each position is the mean over the releases that kept it (`unmasked`).
-
-    Args:
-        views: the R releases, with the same images in the same rows.
-        align: whether tokens are first matched with the first release's tokens, by the assignment with the least sum of
-            squared distances; for tokens in different orders.
-
-    Raises:
-        NotApplicable: if the releases differ in form, if each row mixes several images (with other weights in each
-            release), or if `align` is set for masked tokens.
-
-    >>> rounds = [View(round=i, smashed=torch.tensor([[[1.0], [9.0]]]).flip(1) + i) for i in range(2)]
-    >>> averaged(rounds).smashed.flatten().tolist()
-    [9.5, 1.5]
+    If tokens were masked by public masks, each position is the mean over the releases that kept it (`unmasked`). With
+    `align`, tokens are first matched with the first release's, by the least sum of squared distances.
     """
-    if any(v.smashed.shape != views[0].smashed.shape or v.mixed > 1 for v in views):
-        raise NotApplicable("rounds can be averaged only if they hold the same images, unmixed, in the same rows")
     if masked(views):
         if align:
             raise NotApplicable("masked rounds can be averaged place by place only, not after reordering tokens")
@@ -48,18 +34,9 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
 
 
 def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> ImageObservation:
-    """If records were sent several times, replace their releases by the mean release of each record.
+    """If records were sent `passes` > 1 times, replace their releases, and answers to queries, by each record's mean.
 
-    Queries then also return the mean of as many answers.
-
-    Args:
-        observation: the adversary's observation.
-        passes: how many times ≥ 1 the records were sent; 1 leaves the observation unchanged.
-        attack: the attack's name, for error messages.
-
-    Raises:
-        NotApplicable: if the releases of a record differ in form, if a row mixes several records, or if tokens come in
-            another order each time.
+    It raises `NotApplicable` if a record's releases differ in form, a row mixes records, or the order of tokens varies.
     """
     if passes == 1:
         return observation
@@ -82,10 +59,7 @@ def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> 
 def in_order(answer: QueryResult, records: int, attack: str) -> View:
     """The view in an answer to a query, with its rows in the order of the sent records.
 
-    `attack` is the attack's name, for error messages.
-
-    Raises:
-        NotApplicable: if a row mixes several records, or numbers are not finite.
+    It raises `NotApplicable` if a row mixes several records, or numbers are not finite.
     """
     by_round([answer.view], 1)
     order, weights = answer.row_of_each(records, attack), answer.view.weights
@@ -101,21 +75,10 @@ def masked(views: Sequence[View]) -> bool:
 
 
 def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
-    """Combine releases of the same images in which public masks hid some positions.
+    """Combine releases of the same images in which public masks [N, 1, T] hid some positions (weight 0).
 
-    Each of N released rows has public weights [N, 1, T], the weight that its mask gave to each of T positions (0:
-    hidden).
-
-    Returns:
-        The sum of the releases divided by the sum of their weights, shaped like `smashed`; and a mask [N, 1, T], 1 for
-        each position that some release kept. Other positions are 0 in both.
-
-    >>> rounds = [
-    ...     View(round=i, smashed=torch.tensor([[[5.0], [0.0], [7.0]]]) * kept[0].unsqueeze(2), weights=kept)
-    ...     for i, kept in enumerate((torch.tensor([[[1.0, 0.0, 0.0]]]), torch.tensor([[[1.0, 1.0, 0.0]]])))
-    ... ]
-    >>> [x.flatten().tolist() for x in unmasked(rounds)]
-    [[5.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
+    Returns the sum of the releases divided by the sum of their weights, shaped like `smashed`; and a mask [N, 1, T], 1
+    for each position that some release kept. Other positions are 0 in both.
     """
     shares = torch.stack([view.weights for view in views if view.weights is not None])
     total, weight = torch.stack([view.smashed for view in views]).sum(0), shares.sum(0)
@@ -124,20 +87,10 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
 
 def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list[list[View]]:
-    """Group the views by round, if the same rounds of records were sent several times (in several passes).
+    """For each round the list of its views, if the same rounds were sent in several passes, all of one pass together.
 
-    Args:
-        views: the recorded views; all rounds of the first pass come first, then all rounds of the second.
-        passes: number of times ≥ 1 that the records were sent.
-        mixed: whether a released row may mix several records.
-
-    Returns:
-        For each round the list of its views, one for each pass.
-
-    Raises:
-        NotApplicable: if the number of views is not a multiple of `passes`, if the views of a round differ in form, if
-            a row mixes several records although `mixed` is False, if only some passes were masked, or if a number is
-            not finite.
+    It raises `NotApplicable` if the number of views is not a multiple of `passes`, the views of a round differ in form,
+    a row mixes several records (unless `mixed`), only some passes were masked, or a number is not finite.
 
     >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]
     >>> [[view.round for view in same] for same in by_round(views, 2)]
@@ -152,9 +105,7 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
     for same in rounds:
         if any(view.smashed.shape != same[0].smashed.shape or view.messages != same[0].messages for view in same):
             shapes = ", ".join(str(list(view.smashed.shape)) for view in same)
-            raise NotApplicable(
-                f"passes of the same victims must have the same shape and number of messages, got {shapes}"
-            )
+            raise NotApplicable(f"passes of the same victims must have one shape and number of messages, got {shapes}")
     if not mixed and any(view.mixed > 1 for view in views):
         raise NotApplicable(
             "rounds can be combined only if a row holds one image: each pass draws groups and weights anew, so no "
@@ -162,9 +113,7 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
         )
     masked(views)
     if not all(bool(view.smashed.isfinite().all()) for view in views):
-        raise NotApplicable(
-            "rounds can be combined only if all numbers are finite, but the release holds NaN or infinity"
-        )
+        raise NotApplicable("rounds can be combined only if numbers are finite, but the release holds NaN or infinity")
     return rounds
 
 

@@ -109,14 +109,11 @@ class Sara(ReconstructingAttack):
             tokens, source = patch_tokens(view.smashed).float(), learned.source(view)
             placed = put(tokens, source, rows_a_message(view))
             with torch.no_grad():
-                drawn = [
-                    network(learned.standardized(part), missing(part))[1].clamp(0, 1) for part in placed.split(256)
-                ]
+                drawn = [network(learned.standardized(x), missing(x))[1].clamp(0, 1) for x in placed.split(256)]
             images.append(torch.cat(drawn))
             sources.append(source)
-        return Reconstruction(
-            images=torch.cat(images), permutation=Permutation(source=torch.cat(sources).to(own.device))
-        )
+        order = Permutation(source=torch.cat(sources).to(own.device))
+        return Reconstruction(images=torch.cat(images), permutation=order)
 
 
 def _masked_token_losses(
@@ -131,16 +128,9 @@ def _masked_token_losses(
 
 
 def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
-    """The training loss of the networks that complete tokens and decode images.
+    """The loss of completion and decoder: the mean squared error of pixels plus 0.05 times that of the masked tokens.
 
-    Args:
-        learned: the position predictor, with the adversary's tokens.
-        predicted: tokens of n images in their T predicted places, [n, T, D].
-        rows: int64 [n], the index of the adversary's image behind each row of tokens.
-        absent: bool [n, T], whether a token is masked.
-
-    Returns:
-        A scalar: the mean squared error of pixels in [0, 1] plus 0.05 times that of the masked tokens.
+    `predicted` are n images' tokens in predicted places [n, T, D], of own images `rows`; `absent` are masked.
     """
     geometry = learned.decoder.geometry
     truth = learned.standardized(learned.own.tokens[rows])

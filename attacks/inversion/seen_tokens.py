@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, whole_rounds
 from privkit.attacks.inversion.mixed_releases import by_cell
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.order.dropped_places import dropped_places
@@ -87,23 +87,15 @@ class SeenTokens(ReconstructingAttack):
     ) -> Reconstruction:
         """Send the adversary's images, collect their tokens, solve one regression for each attacked row, and refine.
 
-        Raises:
-            NotApplicable: if releases are vectors, if the mixing is secret or adds tokens, if the adversary's images
-                fill fewer than two rounds, or if an answer is not finite. For dropped tokens, also in the cases of
-                `dropped_places`.
+        It raises `NotApplicable` if releases are vectors, the mixing is secret or adds tokens, the adversary's images
+        fill fewer than two rounds, or an answer is not finite; for dropped tokens, also in the cases of
+        `dropped_places`.
         """
-        check_inputs(self, observation)
-        check_forms(self, observation.views)
+        check_forms(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
-        auxiliary, device = given(observation.auxiliary), views[0].smashed.device
-        own = auxiliary[: len(auxiliary) // batch * batch].to(device)
         if views[0].smashed.ndim == 2:
             raise NotApplicable("seen_tokens needs tokens or feature maps, but releases are vectors: take ridge")
-        if len(own) < 2 * batch:
-            raise NotApplicable(
-                f"seen_tokens sends rounds of the victim's size ({batch} images): it needs at least {2 * batch} own "
-                f"images, got {len(auxiliary)}"
-            )
+        own, device = whole_rounds(self, observation, 2), views[0].smashed.device
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)
         with seeded(device, module), torch.no_grad():
@@ -131,14 +123,8 @@ class SeenTokens(ReconstructingAttack):
 def in_place(view: View) -> tuple[Tensor, Tensor]:
     """The tokens of each image in a release, if the tokens are in their places.
 
-    A released row may mix k images, with public mixing weights. Its tokens are repeated for each of these images.
-
-    Returns:
-        Tokens [N·k, T, D] for N rows of T tokens, divided by their weight; and bool [N·k, T], True for a token that
-        comes from this image alone.
-
-    Raises:
-        NotApplicable: if mixing weights are hidden, or positions hold sums of several images.
+    A released row may mix k images, with public weights. Returns its tokens, repeated for each image and divided by
+    their weight, [N·k, T, D]; and bool [N·k, T], True for a token that comes from this image alone.
 
     >>> view = View(round=0, smashed=torch.tensor([[[1.0], [0.0]]]))
     >>> in_place(view)[1].tolist()
@@ -147,9 +133,7 @@ def in_place(view: View) -> tuple[Tensor, Tensor]:
     tokens = as_tokens(view.smashed).float()
     if view.weights is None:
         if view.mixed > 1:
-            raise NotApplicable(
-                f"each row holds {view.mixed} images, and it is hidden which token belongs to which image"
-            )
+            raise NotApplicable(f"each row holds {view.mixed} images, and it is hidden which token belongs to which")
         return tokens, tokens.ne(0).any(2)
     weights = by_cell(view.weights, view.smashed).float()
     seen = (weights > 0) & (weights >= 0.999 * weights.sum(1, keepdim=True))
@@ -240,14 +224,9 @@ class Covariances:
         return cls(middle, basis, images.mean(0), flat.T @ flat, flat.T @ (images - images.mean(0)).double())
 
     def guess(self, rows: Tensor, seen: Tensor, penalty: float) -> Tensor:
-        """Guess the image of each of N rows from its visible tokens: P pixel values, [N, P] in [0, 1].
+        """Guess the image of each row from its visible tokens (`seen` of [N, T, D]): P pixel values, [N, P] in [0, 1].
 
-        Rows with the same visible places share the factors of one matrix.
-
-        Args:
-            rows: T tokens of each row, [N, T, D].
-            seen: bool [N, T], which tokens are visible.
-            penalty: ridge penalty, as a share of the variance of all tokens together.
+        Rows with the same visible places share the factors of one matrix. `penalty` is a share of all tokens' variance.
         """
         width, last = self.basis.shape[2], len(self.within) - 1
         along = torch.einsum("ntd,tdq->ntq", rows - self.middle, self.basis).flatten(1).double()

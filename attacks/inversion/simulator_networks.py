@@ -22,18 +22,10 @@ class Simulator(nn.Module):
     The output also has the lower limit of the recorded releases, for example 0 after a ReLU. We assume that the
     release's h × w positions form a grid, centered on the image, whose step is the largest whole number of pixels that
     lets the grid fit. This holds for patches, and for convolutions with and without padding. A class token is computed
-    from all positions.
-
-    Args:
-        release: N recorded rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D].
-        image_shape: shape (C, H, W) of the images.
-        width: number of channels of the first layer; each reduction doubles it, up to four times this number.
+    from all positions. Each reduction doubles the width of the first layer, up to four times.
 
     Source: privkit's own; in SDAR (Zhu et al.), the simulator has the architecture of the client or of another known
     network.
-
-    >>> Simulator(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 1, 28, 28)).shape
-    torch.Size([2, 8, 12, 12])
     """
 
     mean: Tensor
@@ -100,14 +92,6 @@ class SimulatorDecoder(nn.Module):
 
     No layer normalizes its input, because simulated and recorded releases differ in their statistics and must be
     decoded by the same function.
-
-    Args:
-        rows: N example rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D].
-        image_shape: shape (C, H, W) of the images.
-        width: number of channels of the last layers; it is doubled for each enlargement before them, up to four times
-            this number.
-
-    Source: privkit's own.
     """
 
     def __init__(self, rows: Tensor, image_shape: tuple[int, int, int], *, width: int) -> None:
@@ -138,12 +122,7 @@ class SimulatorDecoder(nn.Module):
 class Discriminator(nn.Module):
     """Score rows: higher for rows that look like recorded releases (or, for images, like the adversary's images).
 
-    Args:
-        rows: N example rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D]; inputs are scaled by their
-            standard deviations.
-        image_shape: shape (C, H, W) of the images.
-        width: number of channels of the first layer.
-        classes: number of labels with which rows are scored; 0 without labels.
+    Inputs are scaled by the standard deviations of example rows. With `classes` > 0, rows are scored with their labels.
 
     Source: Zhu et al., SDAR: two discriminators that read labels, here by a projection (Miyato and Koyama 2018, "cGANs
     with projection discriminator").
@@ -193,9 +172,8 @@ def _halvings(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
 
 
 def _layer(inputs: int, outputs: int, step: int = 1) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, step + 2, stride=step, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()
-    )
+    convolution = nn.Conv2d(inputs, outputs, step + 2, stride=step, padding=1)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
 def _primes(number: int) -> list[int]:

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, Session, given
 from privkit.attacks.fit import Resumable, fit
-from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, check_forms
 from privkit.attacks.inversion.budgeted import Budgeted, planned_epochs
 from privkit.attacks.inversion.known_lower import check_release, fresh, frozen
 from privkit.attacks.inversion.linear_mixtures import Unmixed
@@ -44,14 +44,7 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """A sentence for results: the attack runs on trained clients, while the published attack runs during the training.
-
-    Args:
-        epochs: number of epochs of the attack; None for a share of the audit's epochs.
-        share: this share in words, such as "half".
-        steps: number of steps of the published attack.
-        batch: images in a step of the published attack.
-    """
+    """A sentence for results: the attack runs on trained clients, while the published one runs during the training."""
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
         f"{taken} epochs on the recorded releases of trained clients, where the authors' attack takes {steps:,} steps "
@@ -80,16 +73,11 @@ class AttackData:
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
         """Collect and check the data of an attack: recorded rows, and the adversary's images and labels.
 
-        Args:
-            attack: the attack that uses the data.
-            lower: the client's segment, if the adversary knows its architecture; its weights are not used.
-
-        Raises:
-            NotApplicable: if a field is missing, records were mixed with hidden weights, there are too few images,
-                labels are not whole numbers, or the server's segment cannot classify the released rows.
+        Of `lower`, given if the adversary knows its architecture, the weights are not used. It raises `NotApplicable`
+        if a field is missing, weights of mixed records are hidden, there are too few images, labels are not whole
+        numbers, or the server's segment cannot classify the rows.
         """
-        check_inputs(attack, observation)
-        check_forms(attack, observation.views)
+        check_forms(attack, observation)
         views, device, passes = observation.views, observation.views[0].smashed.device, attack.mounting.passes
         unmixed = Unmixed.of(views, passes) if views[0].mixed > 1 or passes > 1 else None
         rows = torch.cat([view.smashed for view in views]).float() if unmixed is None else unmixed.rows
@@ -99,13 +87,9 @@ class AttackData:
             labels = labels_of(views) if unmixed is None else unmixed.labels
             own_labels = observation.auxiliary_labels.to(device)
             if own_labels.shape != own.shape[:1] or own_labels.is_floating_point():
-                raise NotApplicable(
-                    f"{attack.name} needs a whole-number label for each of the {len(own)} auxiliary images"
-                )
+                raise NotApplicable(f"{attack.name} needs a whole-number label of each of {len(own)} auxiliary images")
         if len(own) < _SMALLEST:
-            raise NotApplicable(
-                f"{attack.name} holds a tenth of the auxiliary images out: it needs {_SMALLEST}, got {len(own)}"
-            )
+            raise NotApplicable(f"{attack.name} holds out a tenth of its images: it needs {_SMALLEST}, got {len(own)}")
         if "upper" in attack.needs and observation.upper is not None:
             upper = frozen(observation.upper, device)
             classes = _classes(attack.name, upper, rows, own_labels, labels)
@@ -134,9 +118,7 @@ def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None
         reason = " ".join(str(error).split())
         raise NotApplicable(f"the server's segment does not read rows of {list(rows.shape[1:])}: {reason}") from None
     if logits.ndim != 2 or logits.shape[1] < 2:
-        raise NotApplicable(
-            f"{attack} needs a classifier of two or more classes, but it gives {list(logits.shape[1:])} a row"
-        )
+        raise NotApplicable(f"{attack} needs a classifier of two or more classes, got {list(logits.shape[1:])} a row")
     for known in labels:
         if known is not None and len(known) and not 0 <= int(known.min()) <= int(known.max()) < logits.shape[1]:
             raise NotApplicable(
@@ -149,8 +131,7 @@ def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None
 class SimulatorTraining(Resumable, Generic[_Recipe]):
     """The networks of an attack that simulates the client, with their optimizers and training data.
 
-    It satisfies `privkit.attacks.fit.Training`. A tenth of the adversary's images is held out. `root` is the seed of
-    weights and draws.
+    It satisfies `privkit.attacks.fit.Training`. A tenth of the adversary's images is held out. `root` is the seed.
     """
 
     def __init__(self, attack: _Recipe, data: AttackData, root: int) -> None:
@@ -180,9 +161,8 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
     def reconstruct(self, session: Session | None) -> Reconstruction:
         """Train for the attack's epochs, then decode the recorded releases."""
-        curve = fit(
-            self, planned_epochs(self.attack.epochs), session, objective=f"{self.attack.name}: the held-out error"
-        )
+        attack = self.attack
+        curve = fit(self, planned_epochs(attack.epochs), session, objective=f"{attack.name}: the held-out error")
         return Reconstruction(images=self.guess(), curve=curve)
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
@@ -236,11 +216,8 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         """Train a discriminator for one step on real and fake rows, with labels if both kinds of rows have them.
 
         A discriminator scores each row separately, so one backward pass serves both losses: for a row with score s, the
-        gradient of softplus(-s) equals -exp(-s) times the gradient of softplus(s).
-
-        Returns:
-            The discriminator's logistic loss; the loss of the network that made `fake`; and the gradient of this second
-            loss at `fake`.
+        gradient of softplus(-s) equals -exp(-s) times the gradient of softplus(s). Returns the discriminator's loss;
+        the loss of the network that made `fake`; and the latter's gradient at `fake`.
         """
         discriminator, fake = self.parts[name], fake.requires_grad_()
         labels = None if of_real is None or of_fake is None else torch.cat([of_real, of_fake])
@@ -321,18 +298,14 @@ class ByLabel:
 
 
 def mk_mmd(recorded: Tensor, simulated: Tensor) -> Tensor:
-    """How much the distributions of two sets of N ≥ 2 rows [N, ...] differ: an estimate of their squared MMD.
+    """How much the distributions of two sets of N ≥ 2 rows [N, ...] differ: an estimate of their squared MMD, a scalar.
 
-    It is the unbiased estimate of the squared maximum mean discrepancy (MMD) by Gaussian kernels of several widths:
-    within a set, no row is compared with itself; between the sets, all pairs count. The constant 2 / (N − 1) is added,
-    as in the code of FORA, to keep the values positive. The result is a scalar.
+    It is the unbiased estimate of the squared maximum mean discrepancy by Gaussian kernels of several widths: within a
+    set, no row is compared with itself; between the sets, all pairs count. The constant 2 / (N − 1) is added, as in the
+    code of FORA, to keep the values positive.
 
     Source: Gretton et al. 2012, "A kernel two-sample test", Lemma 6, with the kernels of Long et al. 2015, "Learning
     transferable features with deep adaptation networks".
-
-    >>> rows = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
-    >>> bool(mk_mmd(rows, rows.flip(0)) < mk_mmd(rows, rows + 1))
-    True
     """
     count, rows = len(recorded), torch.cat([recorded, simulated]).flatten(1)
     squares = rows.square().sum(1)

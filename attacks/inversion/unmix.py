@@ -74,9 +74,8 @@ class Unmix(ReconstructingAttack):
     ) -> Reconstruction:
         """Unmix the passes, train a decoder on the adversary's images after the same mixing and unmixing, and decode.
 
-        Raises:
-            NotApplicable: if the weights are hidden and cannot be estimated, or the release does not have the positions
-                that were mixed.
+        It raises `NotApplicable` if the weights are hidden and cannot be estimated, or the release does not have the
+        positions that were mixed.
         """
         check_inputs(self, observation)
         unmixed, to_seats = records_alone(observation, self.passes, generator)
@@ -90,19 +89,9 @@ def records_alone(
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
     """Separate the records of mixed releases, so that an attack on unmixed records can follow.
 
-    The noise is estimated from a query; this takes two draws from `generator`.
-
-    Args:
-        passes: how many times ≥ 1 the same records were sent.
-
-    Returns:
-        The observation as if each record had been sent alone: views and answers have one record per row, client after
-        client, and the weight of a position is the share of its variance that the passes explain. And a function that
-        puts an attack's guesses into the order of the observed rows and of the records in them.
-
-    Raises:
-        NotApplicable: if the weights are hidden and cannot be estimated, or the release does not have the positions
-            that were mixed.
+    The noise is estimated from a query; this takes two draws from `generator`. Returns the observation as if each
+    record had been sent alone (client after client; the weight of a position is the share of its variance that the
+    passes explain), and a function that puts guesses into the order of the observed rows and of the records in them.
     """
     rounds = by_round(observation.views, passes, mixed=True)
     first, query = observation.views[0], given(observation.query)
@@ -117,9 +106,7 @@ def records_alone(
     root, module = torch.randint(2**48, (2,), generator=generator).tolist()
     own = given(observation.auxiliary)[: observation.batch_size].to(device)
     if len(own) < observation.batch_size:
-        raise NotApplicable(
-            f"unmix queries rounds as large as the victim's ({observation.batch_size} images), but has {len(own)}"
-        )
+        raise NotApplicable(f"unmix needs {observation.batch_size} images, a whole round, but has {len(own)}")
     draws = Generator(device).manual_seed(root)
     with seeded(device, module), torch.no_grad():
         tried = told([query(own, draws).view for _ in range(passes + 1)])
@@ -155,13 +142,9 @@ def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
-    """For each solved record, the index of the image that the adversary sent as this record, int64.
+    """For each solved record, in the order of `records_of_rows`, the index of the image that was sent as it, int64.
 
-    Records are in the order of `records_of_rows`. If weights are secret, clients are numbered arbitrarily. Each record
-    is then identified with the image that was sent in most of the record's rows.
-
-    Raises:
-        NotApplicable: if records and images do not match one to one.
+    If weights are secret, clients are numbered arbitrarily: a record is then the image sent in most of its rows.
     """
     seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])
@@ -186,10 +169,6 @@ def with_ratios(same: Sequence[View], clients: int) -> list[View]:
     vectors, with one weight for a whole record. So all messages of all passes span n dimensions. A client's weights
     form a vector in this span that is zero in all messages without the client. Linear programs find the sparsest
     vectors, which are scaled so that the weights of a message sum to 1. Clients are numbered arbitrarily.
-
-    Raises:
-        NotApplicable: if there are too few messages, if each position has its own weights, or if not every client is
-            found.
 
     Source: clustering encodings that share a record, Carlini et al. 2021, "Is private learning possible with instance
     encoding?", §4; sparsest vectors of a subspace by linear programs: Spielman, Wang and Wright 2012.
@@ -230,16 +209,9 @@ def _span(rows: Tensor, dimensions: int) -> Tensor:
 
 
 def _must_share_ratios(tokens: Tensor, clients: int) -> None:
-    """Check that all positions of the messages were mixed with the same weights, which masks do not do.
+    """Raise `NotApplicable` if positions of the messages [E, B, T, D] have different weights, as under masks.
 
     If each record has one weight, the messages' tokens at all positions lie in one span of n dimensions, for n clients.
-
-    Args:
-        tokens: E messages of B rows with T tokens, [E, B, T, D].
-        clients: number n of clients.
-
-    Raises:
-        NotApplicable: if weights differ between positions.
     """
     one, other = tokens[:, :, 0::2], tokens[:, :, 1::2].flatten(1).double().cpu()
     if not other.numel():

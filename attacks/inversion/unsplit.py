@@ -8,11 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, ReconstructingAttack, Session, View, given
+from privkit.attacks.base import ReconstructingAttack, Session, View, given
 from privkit.attacks.fit import Resumable, fit
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.known_lower import check_release, fresh, mixed_release
+from privkit.attacks.inversion.mixed_releases import check_public
 from privkit.attacks.inversion.rounds import chunks_of
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Count, NonNegative, Positive, Whole
@@ -77,19 +78,11 @@ class UnSplit(ReconstructingAttack):
     def steal(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
-        """Run the attack, and return also the stolen lower segment.
-
-        Returns:
-            The result of `run`, and the stolen segment in evaluation mode: images [N, C, H, W] -> releases. It has the
-            client's architecture and its own weights, and resembles the client's segment as far as the recorded
-            releases determine this segment.
-        """
+        """Run the attack, and return also the stolen lower segment, in evaluation mode."""
         views = observation.views
-        check_inputs(self, observation)
+        check_forms(self, observation)
         first = views[0]
-        check_forms(self, views)
-        if first.mixed > 1 and any(v.weights is None for v in views):
-            raise NotApplicable(f"each released row holds {first.mixed} images with hidden weights")
+        check_public(views)
         device = first.smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))
         clone = fresh(given(observation.lower), root).to(device)
@@ -131,12 +124,7 @@ class UnsplitRecipe:
 class Alternation(Resumable):
     """Optimization of images and a clone of the lower segment, in turn; satisfies `privkit.attacks.fit.Training`.
 
-    Args:
-        clone: the clone, a result of `fresh`, on the device of the release.
-        parts: the released rows, split into the rows of one step.
-        image_shape: shape (C, H, W) of the images.
-        recipe: numbers of steps, learning rate and weights.
-        seed: seed of the random numbers that the clone's modules draw, for example in dropout.
+    `parts` are the rows of one step each; `seed` is for what the clone's modules draw, for example in dropout.
     """
 
     def __init__(

@@ -186,23 +186,37 @@ def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Ten
         rows: number of texts in a message.
         words: number of words in the vocabulary.
     """
+    dropped = tokens.shape[1] < texts.shape[1]  # then first vectors are poor, and own rows cannot be recognized by them
+    found = [_rematched(tokens, texts, rows, words, stay) for stay in ((False, True) if dropped else (False,))]
+    return max(found, key=lambda one: one[2])[:2]
+
+
+def _rematched(tokens: Tensor, texts: Tensor, rows: int, words: int, stay: bool) -> tuple[Tensor, Tensor, float]:
+    """Labels and places as in `_labelled`, and the share of tokens whose nearest word is their label.
+
+    Tokens are matched with the words of their row if `stay` or if most are named by such words, else with those of
+    their message.
+    """
     left, length = tokens.shape[1], texts.shape[1]
-    vectors = _first_vectors(tokens, texts, rows, words)
-    nearest = in_chunks(
-        lambda part: distances(tokens[part].flatten(0, 1), vectors).argmin(1),
-        len(tokens),
-        max(1, _TABLE // words // left),
-    ).view(-1, left)
-    named, white = nearest, torch.eye(tokens.shape[2], device=tokens.device)
+    vectors, white = _first_vectors(tokens, texts, rows, words), torch.eye(tokens.shape[2], device=tokens.device)
+
+    def nearest() -> Tensor:
+        return in_chunks(
+            lambda part: distances(tokens[part].flatten(0, 1) @ white, vectors @ white).argmin(1),
+            len(tokens),
+            max(1, _TABLE // words // left),
+        ).view(-1, left)
+
+    named = nearest()
     for _ in range(_MATCHINGS):
-        stay = bool((named.unsqueeze(2) == texts.unsqueeze(1)).any(2).float().mean() > _OWN_WORD)
-        group = 1 if stay else rows
+        own = stay or bool((named.unsqueeze(2) == texts.unsqueeze(1)).any(2).float().mean() > _OWN_WORD)
+        group = 1 if own else rows
         groups, sent = tokens.view(-1, group * left, tokens.shape[2]), texts.view(-1, group * length)
         place = _matched(groups @ white, vectors @ white, sent)
         labels = sent.gather(1, place).flatten()
         vectors = mean_tokens(tokens.flatten(0, 1), labels, vectors)
         white, named = whitening(tokens.flatten(0, 1), vectors[labels]), labels.view(-1, left)
-    return named, (place % length).view_as(named)
+    return named, (place % length).view_as(named), float((nearest() == named).float().mean())
 
 
 def _matched(groups: Tensor, vectors: Tensor, sent: Tensor) -> Tensor:

@@ -27,7 +27,6 @@ from privkit.attacks.goals.reconstruct import (
     ImageObservation,
     Reconstruction,
     check_forms,
-    check_inputs,
     divided,
 )
 from privkit.attacks.inversion.image_fit import RESTART_NOISE, ImageFit, Method, PlaceModel, Problem
@@ -49,14 +48,8 @@ _PLACE_IMAGES = 2_000  # most images; more hardly improve the places, and all to
 _CALIBRATION_EPOCHS = 2
 _UNTRIED = (0.1, 0.0)
 _UNTRIED_MIXED = (0.1, 0.3)
-_VARIATIONS = (
-    0.003,
-    0.03,
-    0.1,
-    0.3,
-    1.0,
-    3.0,
-)  # weights of total variation: small for exact releases, large for noisy ones
+# weights of total variation: small for exact releases, large for noisy ones
+_VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)
 _DISTANCES = (0.0, 0.3)  # weights of the distance: above 0 if a release leaves pixels undetermined
 
 Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
@@ -151,7 +144,7 @@ class WhiteBox(ReconstructingAttack):
         tensor(True)
         """
         views = observation.views
-        check_inputs(self, observation)
+        check_forms(self, observation)
         session, device = session or NoSession(), views[0].smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))
         lower = frozen(given(observation.lower), device)
@@ -189,9 +182,7 @@ class WhiteBox(ReconstructingAttack):
 
     def _check(self, views: Sequence[View]) -> None:
         first = views[0]
-        check_forms(self, views)
-        if first.mixed > 1:
-            check_public(views)
+        check_public(views)
         if self.order not in ("auto", "known") and (first.smashed.ndim != 3 or first.mixed > 1):
             raise NotApplicable(
                 f"order={self.order} is for tokens of single images, but the release is {list(first.smashed.shape)}"

@@ -47,22 +47,7 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Distances between each row's returned gradient and the surrogate's gradient for each label.
-
-        The label with the smallest distance is the guess.
-
-        Returns:
-            Distances [N, L] for N rows and L ≥ 2 labels, and the indices of the rows, int64 [N].
-
-        >>> from privkit.attacks.base import View
-        >>> upper = nn.Linear(3, 4)
-        >>> z, labels = torch.rand(5, 3, requires_grad=True), torch.tensor([3, 1, 0, 2, 1])
-        >>> nn.functional.cross_entropy(upper(z), labels).backward()
-        >>> views = [View(round=0, smashed=z.detach(), cut_gradient=z.grad)]
-        >>> observation = LabelObservation(views=views, image_shape=(1, 3, 3), batch_size=5, upper=upper)
-        >>> GradientMatching().distances(observation)[0].argmin(1).equal(labels)
-        True
-        """
+        """Distances [N, L ≥ 2] of each row's returned gradient from the surrogate's for each label; rows' indices."""
         views, upper = observation.views, observation.upper
         if upper is None:
             raise NotApplicable("gradient_matching needs `upper`, the server's segment or a surrogate of it")
@@ -83,21 +68,10 @@ class GradientMatching(NamingAttack):
 
 
 def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
-    """The gradient at the cut of each row's cross-entropy, for every label that the row might have.
+    """The gradient at the cut of each row's cross-entropy, for every label that the row might have: [L, N, F].
 
-    One batched backward pass covers all labels, since the gradient at the logits is softmax minus one-hot.
-
-    Args:
-        upper: the server's segment or a surrogate: smashed data [N, ...] -> logits [N, L] of L labels, each row
-            independently.
-        smashed: smashed data of N rows.
-        labels: int64 [A, N], the A labels that are tried for each row; None for all L labels.
-
-    Returns:
-        Gradients [A, N, F] (F numbers in a row's smashed data), or [L, N, F] if `labels` is None.
-
-    Raises:
-        NotApplicable: if the surrogate does not return logits of at least two labels for these rows.
+    One batched backward pass covers all labels, since the gradient at the logits is softmax minus one-hot. `upper` maps
+    smashed data to logits [N, L], each row independently. With `labels` [A, N], only these labels are tried.
     """
     weight = next(upper.parameters(), smashed)
     at = smashed.detach().to(weight.device).requires_grad_()

@@ -117,7 +117,7 @@ class LabelLeak(NamingAttack):
 
 
 def _linked(rows: Tensor, rounds: Tensor) -> Tensor:
-    """The mean direction of each row's round, with signs that agree between rounds: unit vectors [N, F].
+    """The mean direction of each row's round, unit vectors [N, F].
 
     A round's direction is reversed if it points against the sum of the earlier rounds' directions.
 

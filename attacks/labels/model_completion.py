@@ -76,15 +76,11 @@ class ModelCompletion(NamingAttack):
             raise NotApplicable("model_completion needs the lower segment, its records and the shares of the labels")
         total = sum(len(view.smashed) for view in observation.views)
         if len(records) != total:
-            raise NotApplicable(
-                f"model_completion needs the client's own {total} records, one per row, got {len(records)}"
-            )
+            raise NotApplicable(f"model_completion needs its own {total} records, one per row, got {len(records)}")
         examples = torch.arange(total, device=records.device)
         seeds, labels = seeds_among(examples, observation, self.name)
         if int(labels.max()) >= len(shares):
-            raise NotApplicable(
-                f"model_completion distinguishes labels 0..{len(shares) - 1}, got label {int(labels.max())}"
-            )
+            raise NotApplicable(f"model_completion distinguishes labels 0..{len(shares) - 1}, got {int(labels.max())}")
         training = _Completion(self, lower, records, (seeds, labels), len(shares), generator)
         fit(training, self.epochs, session, objective="model_completion's loss")
         return one_against_rest(training.logits(), self.positive, examples)
@@ -154,14 +150,9 @@ class _Completion(Resumable):
         return loss.detach()
 
     def loss(self, of: Tensor, rows: Tensor, pairs: Tensor, kept: float, weight: float) -> Tensor:
-        """The loss of B labeled records and M ≥ 0 unlabeled records, mixed in pairs; a scalar.
+        """The loss of B labeled records (`of`) and M ≥ 0 unlabeled ones (`rows`), mixed in `pairs` int64 [B + M].
 
-        Args:
-            of: indices of the labeled records, int64 [B].
-            rows: indices of the unlabeled records, int64 [M].
-            pairs: each record's partner, int64 [B + M].
-            kept: share in [1/2, 1] of a record in the mixture with its partner.
-            weight: weight ≥ 0 of the unlabeled records' error.
+        A record has the share `kept` in [1/2, 1] of the mixture with its partner; unlabeled records have the `weight`.
         """
         targets = nn.functional.one_hot(self.labels[of], self.count).float()
         records = [self.records[self.seeds[of]]]

@@ -60,9 +60,7 @@ class ReleaseClustering(NamingAttack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.named_by == "likeness" and self.on == "line":
-            raise ValueError(
-                "named_by=likeness starts clusters without labels, and on=line needs them; use on=gradient"
-            )
+            raise ValueError("named_by=likeness starts clusters without labels, which on=line needs; use on=gradient")
 
     @property
     def needs(self) -> frozenset[str]:
@@ -172,19 +170,10 @@ def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) ->
 def cluster_distances(
     rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool, signed: bool = True
 ) -> Tensor:
-    """Distances of rows to the clusters of L labels, by k-means in which some rows (seeds) have known labels.
+    """Distances [N, L] of rows [N, F] to the clusters of L = `count` labels, by k-means in which seeds have labels.
 
-    Args:
-        rows: N rows of F numbers, [N, F].
-        seeds: indices of the K seeds, int64 [K].
-        labels: the seeds' labels, int64 [K].
-        count: number L of labels.
-        cosine: whether directions are compared (spherical k-means) instead of rows.
-        signed: whether a direction differs from its opposite; used with `cosine`.
-
-    Returns:
-        Distances [N, L]. A label without a seed has no cluster; its distances are the largest distance of any row to a
-        cluster.
+    With `cosine`, directions are compared (spherical k-means); unless `signed`, a direction equals its opposite. A
+    label without a seed has no cluster; its distances are the largest distance of any row to a cluster.
     """
     named, of = labels.unique(return_inverse=True)
     rows = nn.functional.normalize(rows, dim=1) if cosine else rows

@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NotApplicable, Scores, Session, View
+from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
 from privkit.attacks.goals.distinguish import CanaryObservation
 from privkit.attacks.returned import returned_gradients
-from privkit.constraints import Checked, Positive, real
+from privkit.constraints import Checked, Positive
 
 
 def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: float = 1.0) -> Tensor:
-    """How likely it is that a canary was sent, and not its counterpart: a log-likelihood ratio for each canary.
+    """ln p(row | canary) − ln p(row | its counterpart) for each of K canaries, float64 [K], under Gaussian noise of σ.
 
-    The counterpart is sent if the canary is not inserted. The ratio is ln p(row | canary) − ln p(row | counterpart), if
-    Gaussian noise of standard deviation σ was added to every number. The one-run audit of ε uses only the order of the
-    scores. Under Gaussian noise of any σ this is the order of the best test; under other noise the scores are valid,
-    but not the best.
-
-    Args:
-        observed: float [K, ...], for each of K canaries the released row or its returned gradient.
-        present: [K, ...], the noise-free row or gradient with the canary.
-        absent: [K, ...], the noise-free row or gradient with the counterpart.
-        sigma: standard deviation σ > 0.
-
-    Returns:
-        Log-ratio of each canary, float64 [K]; the log-ratio of several rounds together is the sum.
-
-    Raises:
-        ValueError: if shapes differ or σ is out of range.
+    The counterpart is sent if the canary is not inserted. All arguments are [K, ...]: `present` and `absent` are the
+    noise-free rows or gradients. The log-ratio of several rounds is the sum. The one-run audit of ε uses only the order
+    of the scores. Under Gaussian noise of any σ this is the order of the best test; under other noise the scores are
+    valid, but not the best.
 
     Source: Neyman and Pearson 1933; canaries that point in known directions: Andrew et al. 2023, "One-shot empirical
     privacy estimation", and Steinke et al. 2023.
-
-    >>> likelihood_ratio(torch.tensor([[2.0], [0.0]]), torch.tensor([[2.0], [2.0]]), torch.zeros(2, 1)).tolist()
-    [2.0, -2.0]
     """
     if not observed.shape == present.shape == absent.shape:
         shapes = ", ".join(str(list(values.shape)) for values in (observed, present, absent))
         raise ValueError(f"observed, present and absent must have one shape, got {shapes}")
-    real("sigma", sigma, above=0)
     row, a, b = (values.detach().double().flatten(1) for values in (observed, present, absent))
     return ((a - b) * (row - (a + b) / 2)).sum(1) / sigma**2
 
@@ -74,7 +57,11 @@ class Canaries(Checked):
     def run(self, observation: CanaryObservation, generator: Generator, session: Session | None = None) -> Scores:
         views = observation.views
         rows, present, absent = observation.rows, observation.present, observation.absent
-        values, at = _canary_rows(views, self.on)
+        if self.on == "gradient":
+            values, _, at = returned_gradients(self.name, views)
+        else:
+            values = torch.cat([view.smashed.flatten(1) for view in views])
+            at = torch.arange(len(values), device=values.device)
         place = torch.full((sum(len(view.smashed) for view in views),), -1, device=at.device)
         place[at] = torch.arange(len(at), device=at.device)
         if int(rows.min()) < 0 or int(rows.max()) >= len(place):
@@ -88,12 +75,3 @@ class Canaries(Checked):
         for time in range(times):  # one by one: all at once would be a copy of the whole run in float64
             ratios += likelihood_ratio(values[held[time]], sides[0][time], sides[1][time], self.sigma)
         return Scores(values=ratios, examples=torch.arange(count, device=ratios.device))
-
-
-def _canary_rows(views: Sequence[View], on: str) -> tuple[Tensor, Tensor]:
-    """Rows [N, F] of smashed data or gradients, and their indices among the rows of all views."""
-    if on == "gradient":
-        values, _, at = returned_gradients("canaries", views)
-        return values, at
-    values = torch.cat([view.smashed.flatten(1) for view in views])
-    return values, torch.arange(len(values), device=values.device)

@@ -14,8 +14,6 @@ from privkit.attacks.base import Mounting, NoSession, NotApplicable, Scores, Ses
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.constraints import Checked
 
-_FEWEST_SHADOWS = 2  # least shadow models on either side
-
 
 @dataclass(frozen=True, kw_only=True)
 class MemberInference(Checked):
@@ -37,7 +35,7 @@ class MemberInference(Checked):
     needs: ClassVar[frozenset[str]] = frozenset({"candidates", "candidate_labels", "predict"})
 
     score: Literal["loss", "lira", "rmia"] = "loss"
-    shadows: Annotated[int, Ge(2 * _FEWEST_SHADOWS), MultipleOf(2)] = 8
+    shadows: Annotated[int, Ge(4), MultipleOf(2)] = 8
 
     @property
     def uses(self) -> frozenset[str]:
@@ -54,9 +52,7 @@ class MemberInference(Checked):
         if self.score == "loss":
             return loss_threshold(torch.nn.functional.cross_entropy(predict(images), labels, reduction="none"))
         if observation.fit is None:
-            raise NotApplicable(
-                f"member_inference score={self.score} trains shadow models, so the observation needs `fit`"
-            )
+            raise NotApplicable(f"member_inference score={self.score} trains shadow models, so it needs `fit`")
         session, n = session or NoSession(), len(images)
         saved = session.load()
         shadow: list[Tensor] = [] if saved is None else list(saved["shadow"])
@@ -77,13 +73,7 @@ class MemberInference(Checked):
 
 
 def loss_threshold(losses: Tensor) -> Scores:
-    """Membership scores from losses alone: the negated loss on each example, since members have lower losses.
-
-    Args:
-        losses: the loss of each of N examples, float [N].
-
-    Raises:
-        ValueError: if losses are not a list of finite numbers.
+    """Membership scores from losses alone: the negated loss on each example [N], since members have lower losses.
 
     Source: Yeom et al. 2018, "Privacy risk in machine learning", §4 (the threshold is left to the metric).
     """
@@ -92,15 +82,11 @@ def loss_threshold(losses: Tensor) -> Scores:
 
 
 def confidence(logits: Tensor, labels: Tensor) -> Tensor:
-    """The log-odds ln(p/(1 − p)) of the probability p that a model gives to each example's true label, float [...].
+    """The log-odds ln(p/(1 − p)) of the probability p of each example's true label, [...], from logits [..., L].
 
-    It stays finite for p near 1, and its distribution over shadow models is nearly normal. `logits` is [..., L] for L
-    labels, `labels` int64 [...].
+    It stays finite for p near 1, and its distribution over shadow models is nearly normal.
 
     Source: Carlini et al. 2022, "Membership inference attacks from first principles", §IV-C.
-
-    >>> confidence(torch.tensor([[100.0, 0.0]]), torch.tensor([0]))
-    tensor([100.])
     """
     own = torch.nn.functional.one_hot(labels, logits.shape[-1]).bool()
     return logits[own].view(labels.shape) - logits.masked_fill(own, -torch.inf).logsumexp(-1)
@@ -109,52 +95,18 @@ def confidence(logits: Tensor, labels: Tensor) -> Tensor:
 def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
     """Membership scores by likelihood ratios: is the model's statistic more likely if it was trained with the example?
 
-    The statistic's distributions, with and without the example, are estimated from shadow models. Both are normal, with
-    a mean for each example and one variance for all examples ("fixed variance"), which suits few shadow models. If no
-    shadow model was trained with any example (offline), a score is the number of standard deviations by which the
-    target exceeds the mean without the example. The two kinds of scores are not comparable, so either all examples need
-    shadow models trained with them, or none.
+    The statistic's distributions, with and without the example, are estimated from at least two shadow models each.
+    Both are normal, with a mean for each example and one variance for all ("fixed variance"), which suits few models.
 
-    Args:
-        target: float [N], the attacked model's statistic for each of N examples (`confidence`, or the negated loss).
-        shadow: float [S, N], the same statistic of S shadow models.
-        members: bool [S, N], whether each shadow model was trained on each example.
+    `target` [N] and `shadow` [S, N] hold a statistic such as `confidence`; `members` is [S, N].
 
-    Raises:
-        ValueError: if shapes do not fit or numbers are not finite.
-        NotApplicable: if an example has too few shadow models without it, or if only some examples have enough shadow
-            models with them.
-
-    Source: Carlini et al. 2022, Algorithm 1 and Eq. 4 (offline), §VI-B (fixed variance).
-
-    >>> shadow = torch.tensor([[4.0, 1.0], [6.0, 3.0], [1.0, 4.0], [3.0, 6.0]])
-    >>> members = torch.tensor([[True, False], [True, False], [False, True], [False, True]])
-    >>> lira(torch.tensor([5.0, 2.0]), shadow, members).values.tolist()
-    [2.25, -2.25]
+    Source: Carlini et al. 2022, Algorithm 1 and §VI-B (fixed variance).
     """
     target, shadow = _check_likelihoods("target", target, 1).double(), _check_likelihoods("shadow", shadow, 2).double()
-    if members.dtype != torch.bool or members.shape != shadow.shape or shadow.shape[1] != len(target):
-        raise ValueError(
-            f"lira needs target [N], shadow [S, N] and members bool [S, N], got {list(target.shape)}, "
-            f"{list(shadow.shape)} and {members.dtype} {list(members.shape)}"
-        )
-    inside, outside = members.sum(0), (~members).sum(0)
-    if int(outside.min()) < _FEWEST_SHADOWS:
-        raise NotApplicable(
-            f"lira needs {_FEWEST_SHADOWS} shadow models without each example, got {int(outside.min())}"
-        )
-    mean, variance = _normal(shadow, ~members)
-    examples = torch.arange(len(target), device=target.device)
-    if not int(inside.max()):
-        return Scores(values=(target - mean) / variance.sqrt(), examples=examples)
-    if int(inside.min()) < _FEWEST_SHADOWS:
-        raise NotApplicable(
-            f"lira needs {_FEWEST_SHADOWS} shadow models with each example, or none with any, got {int(inside.min())} "
-            f"to {int(inside.max())}"
-        )
-    own_mean, own_variance = _normal(shadow, members)
+    (mean, variance), (own_mean, own_variance) = _normal(shadow, ~members), _normal(shadow, members)
     ratio = (target - mean).square() / variance - (target - own_mean).square() / own_variance
-    return Scores(values=(ratio + variance.log() - own_variance.log()) / 2, examples=examples)
+    values = (ratio + variance.log() - own_variance.log()) / 2
+    return Scores(values=values, examples=torch.arange(len(target), device=target.device))
 
 
 def rmia(target: Tensor, shadow: Tensor) -> Scores:
@@ -162,24 +114,11 @@ def rmia(target: Tensor, shadow: Tensor) -> Scores:
 
     Half of the shadow models are trained on each example. RMIA scores an example by the share of other examples whose
     ratio is smaller by a factor. This share grows with the ratio, so the ratio itself gives the same AUC and the same
-    rates.
-
-    Args:
-        target: float [N], the attacked model's `confidence` for each of N examples.
-        shadow: float [S, N], the `confidence` of S shadow models.
-
-    Raises:
-        ValueError: if shapes do not fit or numbers are not finite.
+    rates. `target` [N] and `shadow` [S, N] are `confidence`.
 
     Source: Zarifzadeh et al. 2024, "Low-cost high-power membership inference attacks", Eqs. 3 and 4.
-
-    >>> even = torch.zeros(4, 2)  # shadow models give the true label a probability of 1/2
-    >>> rmia(torch.tensor([0.0, 9.0]), even).values.exp().round(decimals=2).tolist()
-    [1.0, 2.0]
     """
     target, shadow = _check_likelihoods("target", target, 1).double(), _check_likelihoods("shadow", shadow, 2).double()
-    if shadow.shape[1] != len(target):
-        raise ValueError(f"rmia needs target [N] and shadow [S, N], got {list(target.shape)} and {list(shadow.shape)}")
     likely = torch.nn.functional.logsigmoid
     values = likely(target) - likely(shadow).logsumexp(0) + log(len(shadow))
     return Scores(values=values, examples=torch.arange(len(target), device=target.device))

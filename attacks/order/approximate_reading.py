@@ -51,20 +51,9 @@ class _ApproximateTokens:
 
 
 def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Cluster the tokens of each message by k-means into H clusters ("heaps").
-
-    Args:
-        messages: M messages of n tokens, [M, n, D].
-        number: number H of clusters.
-
-    Returns:
-        Centers [M, H, D], and the share of tokens in each cluster, [M, H].
+    """Cluster tokens [M, n, D] of messages by k-means: centers [M, H, D], and the share of tokens in each, [M, H].
 
     Source: k-means (Lloyd 1982) from farthest-first starts (Gonzalez 1985).
-
-    >>> centers, shares = heaps(torch.tensor([[[0.0], [9.0], [0.0], [0.3]]]), 2)
-    >>> [[round(x, 2) for x in part.flatten().tolist()] for part in (centers, shares)]
-    [[9.0, 0.1], [0.25, 0.75]]
     """
     away = distances(messages, messages.mean(1, keepdim=True)).squeeze(2)
     centers = messages.new_empty(len(messages), number, messages.shape[2])
@@ -84,11 +73,8 @@ def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
 def even_heaps(messages: Tensor, number: int) -> Tensor:
     """Cluster the tokens of M messages, [M, n, D], into H clusters of equal size; returns centers [M, H, D].
 
-    The outermost token and its nearest neighbors form the first cluster, then the outermost remaining token, and so on,
-    until there are H = `number` clusters of n/H tokens. Equal patches have several clusters.
-
-    >>> even_heaps(torch.tensor([[[0.0], [9.0], [0.0], [8.0], [0.0], [0.0]]]), 3).flatten().tolist()
-    [8.5, 0.0, 0.0]
+    The outermost token and its nearest neighbors form the first cluster, then the outermost remaining token, and so on.
+    Equal patches have several clusters.
     """
     m, n, d = messages.shape
     left = messages.new_ones(m, n)
@@ -105,17 +91,9 @@ def even_heaps(messages: Tensor, number: int) -> Tensor:
 
 
 def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTokens:
-    """Find the token of each patch of an image of repeated patches, from a message of copies of the image.
+    """Find the tokens of repeated patches `chosen` [L, K, P] in messages [L, n, D] of copies of one image each.
 
     Each patch is repeated a different number of times, so the size of a token's cluster identifies its patch.
-
-    Args:
-        chosen: the K different patches of each of L images, [L, K, P].
-        messages: tokens of the messages of copies, [L, n, D].
-        tokens: number T of an image's tokens; n is a multiple of T.
-
-    Returns:
-        The patches, their tokens [L, K, D], the images' mean patches, and whether a token is sure.
     """
     several = torch.tensor(multiplicities(tokens), device=messages.device)
     centers, shares = heaps(messages, len(several))
@@ -157,11 +135,7 @@ def read_approximately(
     once: Tensor,  # rows [B, T, D] that came back for the first round of them
     again: Tensor,  # rows that came back for the same images sent again
 ) -> _ApproximateTokens:
-    """Read the tokens of the adversary's images approximately, by queries, although tokens depend on other images.
-
-    Raises:
-        NotApplicable: if too few rounds are allowed, or tokens do not reveal enough of the adversary's patches.
-    """
+    """Read the tokens of the adversary's images approximately, by queries, although tokens depend on other images."""
     asker.must_have(_LEAST_ROUNDS, "where a token depends on the other images of its message")
     read = min(read, _COPIED_IMAGES)
     given = "approximate tokens", images, read, once, again
@@ -211,16 +185,10 @@ def _joined(parts: list[LabelledTokens]) -> LabelledTokens:
 
 
 def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, alone: tuple[Tensor, Tensor]) -> None:
-    """Check that decoded tokens explain the sent patches also for tokens to which the decoder was not fitted.
+    """Raise `NotApplicable` if decoded tokens explain too little of the variance of patches they were not fitted to.
 
-    Args:
-        again: tokens of B images that came back when the images were sent again, T tokens each, [B, T, D].
-        sent: the sent patches (P values) and means (S values), [B, T, P + S].
-        size: number of rows in a message.
-        alone: for N images the tokens from messages of copies, [N, T, D], and the patches, [N, T, P].
-
-    Raises:
-        NotApplicable: if decoded tokens explain less than half of the patches' variance.
+    `again` [B, T, D] came back when images were sent again, whose patches and means are `sent`; `alone` holds tokens
+    and patches from messages of copies.
     """
     tokens, patches = alone
     numbers = patches.shape[2]

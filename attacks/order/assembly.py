@@ -20,11 +20,7 @@ _FAR = 3.0  # grid steps beyond which a coordinate says nothing about a place an
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """The places of a puzzle: `pictures` grids of `rows` × `columns`, numbered picture by picture and row by row.
-
-    >>> Frame(rows=2, columns=2).neighbors[:, 0].tolist()  # of place 0: 1 is right, 2 below
-    [4, 1, 4, 2]
-    """
+    """The places of a puzzle: `pictures` grids of `rows` × `columns`, numbered picture by picture and row by row."""
 
     rows: int
     columns: int
@@ -59,10 +55,9 @@ class Puzzles:
 
     @cached_property
     def sides(self) -> list[Array]:
-        """Scores of neighbors: four tables [M, S+1, S], for the sides left, right, above and below.
+        """Scores of neighbors: four tables [M, S+1, S], for the piece left, right, above and below of piece i (row i).
 
-        Row i of a table scores each of S pieces for the place beside piece i on this side. The last row, for a missing
-        neighbor, is 0.
+        The last row, for a missing neighbor, is 0.
         """
         right, down = self.pairs[:, 0], self.pairs[:, 1]
         tables = right, right.transpose(0, 2, 1), down, down.transpose(0, 2, 1)
@@ -89,29 +84,15 @@ class Puzzles:
 
 
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
-    """For each of M puzzles, search for the arrangement of pieces with the highest score.
+    """For each of M puzzles, search for the arrangement of pieces with the highest score: int64 [M, S], as the starts.
 
-    The search begins with the best of the locally improved starts, and goes on by rounds of ruin and recreate. Each
-    round shifts the arrangement, empties a random share of the worst places, fills them with the best pieces first, and
-    improves locally. A puzzle keeps the outcome if its score is not lower, and stops after 60 rounds without a higher
-    score.
-
-    Args:
-        puzzles: M puzzles of S pieces.
-        starts: one or more arrangements, int64 [M, S]: the piece in each place.
-        kicks: number ≥ 0 of rounds.
-
-    Returns:
-        The best arrangement, int64 [M, S].
+    The search begins with the best of the locally improved starts, and goes on by rounds (`kicks`) of ruin and
+    recreate. Each round shifts the arrangement, empties a random share of the worst places, fills them with the best
+    pieces first, and improves locally. A puzzle keeps the outcome if its score is not lower, and stops after 60 rounds
+    without gain.
 
     Source: refilling around kept segments: Pomeranz et al. 2011 §3; the optimal re-assignment of non-adjacent places is
     an exact step on the quadratic assignment (derived).
-
-    >>> right = np.full((1, 2, 4, 4), -2.0)
-    >>> right[0, 0, [2, 1], [0, 3]] = right[0, 1, [2, 0], [1, 3]] = 1.0  # the picture is 2 0 / 1 3
-    >>> puzzle = Puzzles(unary=np.zeros((1, 4, 4)), pairs=right, frame=Frame(rows=2, columns=2))
-    >>> best_arrangement(puzzle, [np.arange(4)[None]], 5, np.random.default_rng(0)).tolist()
-    [[2, 0, 1, 3]]
     """
     polished = [_polish(puzzles, start, rng, 10) for start in starts]
     scores = np.stack([puzzles.score(at) for at in polished])
@@ -203,7 +184,7 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 
 
 def starts(puzzles: Puzzles) -> list[Places]:
-    """Arrangements, int64 [M, S], from which to start the search: the piece in each of S places of M puzzles.
+    """Arrangements from which to start the search: the piece in each place, int64 [M, S].
 
     The first uses the scores of pieces in places. For one picture there are three more, from the scores of neighboring
     pairs, with different weights of the matches.
@@ -217,18 +198,11 @@ def starts(puzzles: Puzzles) -> list[Places]:
 
 
 def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
-    """Coordinates of the pieces of M puzzles at which best-matching pieces are one grid step apart, as far as possible.
+    """Coordinates [M, S, 2] (column, row) at which best-matching pieces are one grid step apart, as far as possible.
 
-    Each match is a spring, whose strength is its lead over the second-best match to the given power. Springs that stay
-    stretched are dropped, more strictly in each round.
-
-    Args:
-        pairs: log-odds [M, 2, S, S] that piece j is right of (0) or below (1) piece i.
-        power: exponent of a match's lead.
-        mutual: whether a match must be the best of both pieces; otherwise the best match of either piece counts.
-
-    Returns:
-        Coordinates [M, S, 2]: column and row of each of S pieces.
+    Each match in `pairs` (as in `Puzzles`) is a spring, whose strength is its lead over the second-best match to the
+    given power. Springs that stay stretched are dropped, more strictly in each round. A `mutual` match is both pieces'
+    best.
 
     Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), with
     its L1 norm and rounds of rejection replaced by iteratively reweighted least squares, which solves all puzzles at
@@ -251,9 +225,8 @@ def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
         pull = (weight.sum(2) - weight.sum(3)).transpose(0, 2, 1) @ step
         coordinates = np.linalg.solve(laplacian, pull)
         column, row = (coordinates[:, None, :, axis] - coordinates[:, :, None, axis] for axis in (0, 1))
-        stretched = np.stack(
-            [np.maximum(np.abs(column - across), np.abs(row - down)) for across, down in step], 1
-        )  # [M, 2, S, S]
+        each = [np.maximum(np.abs(column - across), np.abs(row - down)) for across, down in step]
+        stretched = np.stack(each, 1)  # [M, 2, S, S]
         weight = trust * (slack / (slack + stretched)) ** (1 if slack > 0.5 else 2)
         slack *= 0.8
     return coordinates

@@ -93,10 +93,7 @@ class Predicted:
         return (tokens - self.decoder.mean) / self.decoder.scale
 
     def source(self, view: View) -> Tensor:
-        """The guessed source of each token, int64 [N, T] for N rows of T tokens, as in `Permutation.source`.
-
-        It is the token's place in its image, plus T for each image before it in the message.
-        """
+        """The guessed source of each token, int64 [N, T], as in `Permutation.source`."""
         places = self.places(patch_tokens(view.smashed).float())
         return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
 
@@ -107,17 +104,11 @@ def missing(tokens: Tensor) -> Tensor:
 
 
 def reordered(logits: Tensor, absent: Tensor) -> Tensor:
-    """The likeliest assignment of tokens to distinct places, int64 [N, T] for N images of T tokens.
+    """The likeliest assignment of tokens to distinct places, int64 [N, T], from logits [N, T, T] of places.
 
-    Args:
-        logits: logits [N, T, T] of each place for each token.
-        absent: bool [N, T], whether a token is missing; such tokens take the remaining places.
+    Tokens that are `absent`, [N, T], take the remaining places.
 
     Source: DRAG (ICML 2025), its adaptive attack on token shuffling: Hungarian assignment of log-probabilities.
-
-    >>> logits = torch.tensor([[[2.0, 1.0], [3.0, 0.0]]])
-    >>> reordered(logits, torch.zeros(1, 2, dtype=torch.bool)).tolist()
-    [[1, 0]]
     """
     likelihood = logits.double().log_softmax(2).masked_fill(absent.unsqueeze(2), 0)
     return torch.from_numpy(cheapest(-likelihood.cpu().numpy()))
@@ -134,8 +125,7 @@ def learn(
 ) -> tuple[Predicted, dict[str, Any]]:
     """Read the adversary's tokens and train the predictor of places, or load the result of a killed attack.
 
-    Returns:
-        The learned predictor and decoder, and the state of the whole attack, which includes the predictor's state.
+    Also returns the state of the whole attack, which includes the predictor's.
 
     Source: the predictor of DRAG's released code: one hidden layer as wide as a token, cross-entropy, AdamW.
     """

@@ -28,21 +28,13 @@ _CONTRADICTED = 0.01  # largest share of pairs that came in both orders
 def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
     """Learn each place's token distribution, to find the places of tokens in releases from which tokens were dropped.
 
-    A token has the same numbers in every release of its image. So several releases reveal the set of an image's tokens,
-    and the order of any two tokens. A released row's tokens get the likeliest places under these distributions that
-    keep the tokens' order.
+    A token has the same numbers in every release of its image. So several releases (up to 96, of at most 500 images)
+    reveal the set of an image's tokens, and the order of any two tokens. A released row's tokens get the likeliest
+    places under these distributions that keep the tokens' order.
 
-    Args:
-        query: query of the clients, called up to 96 times for each of at most 500 images.
-        own: the adversary's N images [N, C, H, W]; N is a multiple of `batch`.
-        batch: images per round.
-
-    Returns:
-        A function from a view with L tokens per row, [N, L, D], to the tokens in their T places, [N, T, D], and bool
-        [N, T]: whether a place has a token.
-
-    Raises:
-        NotApplicable: if most tokens come only once, if they come in different orders, or if too few sets are complete.
+    Returns a function from a view with L tokens per row, [N, L, D], to the tokens in their T places, [N, T, D], and
+    bool [N, T]: whether a place has a token. It raises `NotApplicable` if most tokens come only once, if they come in
+    different orders, or if too few sets are complete.
     """
     some = own[: max(batch, _IMAGES // batch * batch)]
     sets = [_sets(query, images, draws) for images in some.split(batch)]
@@ -50,9 +42,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
     count = int(sizes.float().quantile(_LARGE, interpolation="lower"))
     whole = torch.cat([tokens[size == count, :count] for tokens, size in sets if tokens.shape[1] >= count])
     if len(whole) < max(2, _LEAST * len(some)):
-        raise NotApplicable(
-            f"only {len(whole)} of {len(some)} own images kept all {count} tokens: too few tokens are left"
-        )
+        raise NotApplicable(f"only {len(whole)} of {len(some)} own images kept all {count} tokens: too few are left")
     laws = PlaceLaws.fit(whole, max(_FEWEST, _COMPONENTS // count))
 
     def located(view: View) -> tuple[Tensor, Tensor]:

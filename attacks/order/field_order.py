@@ -90,11 +90,7 @@ class FieldOrder(ReconstructingAttack):
 
 
 def in_columns(observation: ImageObservation, generator: Generator) -> ImageObservation:
-    """The observation with the tokens of each row in the order of its columns, in views and in answers to queries.
-
-    Raises:
-        NotApplicable: if a release has no token for each column; also as in `asked_fields`.
-    """
+    """The observation with the tokens of each row in the order of its columns, in views and in answers to queries."""
     first = observation.views[0]
     own = given(observation.auxiliary)[:_COMPARED].to(first.smashed.device)
     _must_have_fields(first, own.shape[1])
@@ -118,9 +114,7 @@ def _must_have_fields(view: View, columns: int) -> None:
 
 
 def _tokens_of_columns(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
-    """The token of every column, int64 [N, C], in released rows [N, C, D]; and guessed rows, from the records `own` [M,
-    C].
-    """
+    """The token of every column, int64 [N, C], in released rows [N, C, D]; and guessed rows, from `own` [M, C]."""
     n, columns, _ = released.shape
     costs = released.new_empty(n, columns, columns)
     nearest = torch.empty(n, columns, columns, dtype=torch.int64, device=released.device)
@@ -135,35 +129,10 @@ def _tokens_of_columns(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
 
 
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Find which token encodes which column, by queries with the adversary's records.
+    """Find which token encodes which column, by queries with the adversary's M records [M, C]: tokens [M, C, D].
 
     Each record is sent again with another value in one column; the token that disappears from its release encodes this
-    column. If a model mixes columns, other tokens also change, but less. Each column gets one token, by the largest
-    total change.
-
-    Args:
-        own: the adversary's M records of C columns, [M, C].
-        query: function that sends one round of records through the clients, which may return a record's tokens in any
-            order.
-        batch: number of records in one query.
-
-    Returns:
-        Tokens [M, C, D], with column c's token at place c.
-
-    Raises:
-        NotApplicable: if a query does not answer with C tokens for each record.
-
-    Source: privkit's own.
-
-    >>> from privkit.attacks.base import QueryResult, View
-    >>> def query(rows, draws):
-    ...     cells = torch.stack([rows, rows + torch.arange(3.0) * 10], 2)
-    ...     order = torch.rand(len(rows), 3, generator=draws).argsort(1)
-    ...     smashed = cells.gather(1, order.unsqueeze(2).expand(-1, -1, 2))
-    ...     return QueryResult(view=View(round=0, smashed=smashed), members=torch.arange(len(rows)).unsqueeze(1))
-    >>> found = asked_fields(torch.rand(4, 3), query, 4, Generator().manual_seed(0))
-    >>> (found[:, :, 1] / 10).floor().unique(dim=0)
-    tensor([[0., 1., 2.]])
+    column. If a model mixes columns, other tokens also change, but less. Columns get tokens by the largest change.
     """
     records, columns = own.shape
     tokens = _tokens_of_rows(own, query, batch, draws)
@@ -180,20 +149,14 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
 def _tokens_of_rows(rows: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
     """Tokens [N, C, D] returned for rows [N, C], in the order of rows; the first rows fill up the last query."""
     whole = rows[torch.arange(len(rows) + -len(rows) % batch, device=rows.device) % len(rows)]
-    released = None
-    for number, part in enumerate(whole.split(batch)):
+    released = []
+    for part in whole.split(batch):
         answer = query(part, draws)
-        smashed, members = answer.view.smashed.float(), answer.members.flatten()
-        if (
-            smashed.ndim != 3
-            or smashed.shape[:2] != part.shape
-            or not torch.equal(members.sort().values.cpu(), torch.arange(len(part)))
-        ):
+        smashed = answer.view.smashed.float()
+        if smashed.ndim != 3 or smashed.shape[:2] != part.shape:
             raise NotApplicable(
                 f"field_order needs a query that answers with {part.shape[1]} tokens for each record; use the lower "
                 f"segment (source=lower), or attack a defense that mixes no records"
             )
-        released = smashed.new_empty(len(whole), *smashed.shape[1:]) if released is None else released
-        released[number * batch + members] = smashed
-    assert released is not None
-    return released[: len(rows)]
+        released.append(smashed[answer.row_of_each(len(part), "field_order")])
+    return torch.cat(released)[: len(rows)]

@@ -42,16 +42,9 @@ class PlaceLaws:
 
     @classmethod
     def fit(cls, tokens: Tensor, components: int = _COMPONENTS, shrunk: float = _SHRUNK) -> PlaceLaws:
-        """Fit a normal distribution to the tokens at each place.
+        """Fit a normal distribution to the tokens [N, T, D] at each place, in principal components of tokens.
 
-        Args:
-            tokens: tokens of N images in a common order, [N, T, D].
-            components: largest number of principal components of tokens that are used.
-            shrunk: the variance of each component grows by this number times the mean variance.
-
-        >>> own = torch.randn(50, 2, 1, generator=torch.Generator().manual_seed(0)) + torch.tensor([[0.0], [20.0]])
-        >>> PlaceLaws.fit(own).order(torch.tensor([[[21.0], [1.0]]])).tolist()
-        [[1, 0]]
+        The variance of each component grows by `shrunk` times the mean variance.
         """
         flat = tokens.flatten(0, 1)
         middle = flat.mean(0)
@@ -82,31 +75,20 @@ class PlaceLaws:
         along = (rows - self.middle) @ self.basis
         places, width = self.means.shape
         some = max(1, _NUMBERS_AT_ONCE // (places * along.shape[1] * width))
-        return torch.cat([self._costs(part) for part in along.split(some)])
-
-    def _costs(self, along: Tensor) -> Tensor:
-        away = along.unsqueeze(1) - self.means[:, None]  # [N, place, token, q]
-        whitened = torch.einsum("apq,naiq->naip", self.whitening, away)
-        return whitened.square().sum(3).transpose(1, 2) + self.spread
+        costs = []
+        for part in along.split(some):
+            away = part.unsqueeze(1) - self.means[:, None]  # [N, place, token, q]
+            whitened = torch.einsum("apq,naiq->naip", self.whitening, away)
+            costs.append(whitened.square().sum(3).transpose(1, 2) + self.spread)
+        return torch.cat(costs)
 
 
 @torch.no_grad()
 def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
-    """Tokens of the adversary's images in one common but unknown order of places, found by following them.
+    """Tokens of the adversary's images, [N' ≤ N, T, D], in one common but unknown order, found by following them.
 
-    All images of a round differ, in the first steps only slightly.
-
-    Args:
-        asker: sends queries within the threat model's rules.
-        images: N images of the adversary, [N, C, H, W].
-        later: number of query rounds that are left for later queries.
-
-    Returns:
-        T tokens for each of N' ≤ N images, [N', T, D].
-
-    Raises:
-        NotApplicable: if too few rounds are allowed, an answer is not finite, or the images do not explain the followed
-            tokens.
+    All images of a round differ, in the first steps only slightly. `later` rounds are left for later queries. It raises
+    `NotApplicable` if too few are allowed, an answer is not finite, or the images do not explain the followed tokens.
     """
     asker.must_have(2 * STEPS + later, "where tokens are followed from image to image")
     images = images[: min(_FOLLOWED, (asker.left - later) // STEPS * asker.whole)]
@@ -147,17 +129,11 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
     """Move tokens, in views and in answers to queries, to places recognized by the tokens' distributions.
 
-    `later` is the number of query rounds that are left for later queries.
-
-    Raises:
-        NotApplicable: if a row mixes images, tokens are not a square grid, too few rounds are allowed, an answer is not
-            finite, or the adversary's images do not explain the followed tokens.
+    `later` rounds are left for later queries. It raises `NotApplicable` as `followed`, or if a row mixes images.
     """
     views = observation.views
     if any(view.mixed > 1 for view in views):
-        raise NotApplicable(
-            "places are recognized by whole tokens, but each released row is a mixture of several images"
-        )
+        raise NotApplicable("places are recognized by whole tokens, but each row is a mixture of several images")
     geometry = Geometry.of(views[0].smashed, observation.image_shape)
     own = given(observation.auxiliary).to(views[0].smashed.device)
     coins = Generator(own.device).manual_seed(int(torch.randint(2**48, (1,), generator=draws)))

@@ -148,15 +148,10 @@ class Jigsaw(ReconstructingAttack):
     def learn(
         self, observation: ImageObservation, generator: Generator, session: Session
     ) -> tuple[Solver, dict[str, Any]]:
-        """The first part of `run`: learn from auxiliary images, or load the result of a killed attack.
+        """The first part of `run`: learn from auxiliary images, or load a killed attack's result; and its state.
 
-        The state is saved after each epoch. A resumed attack makes its queries again before it loads the state, so no
-        query counts twice.
-
-        Returns:
-            The solver, and the state of the whole attack, which holds each trained network.
+        The state is saved after each epoch. A resumed attack repeats its queries before it loads the state.
         """
-        check_inputs(self, observation)
         views, memory = observation.views, observation.memory or Memory()
         geometry = checked_geometry(observation)
         device, size = views[0].smashed.device, rows_a_message(views[0])
@@ -170,9 +165,8 @@ class Jigsaw(ReconstructingAttack):
         decoder = PieceDecoder.fitted(own.tokens, own.patches, geometry, masked=views[0].weights is not None)
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
-            networks = [
-                PieceNetwork(features, geometry.tokens, self.width, joint).to(device) for joint in kinds or (False,)
-            ]
+            each = (PieceNetwork(features, geometry.tokens, self.width, joint) for joint in kinds or (False,))
+            networks = [network.to(device) for network in each]
             members = MessageNetwork(features, self.width).to(device)
 
         pieces, edges = decoder.looked_up(own.tokens)
@@ -226,7 +220,7 @@ def _tried(solver: Solver, own: OwnTokens, size: int) -> Solver:
     """A solver after a trial on some own rows as they came back, in messages of `size` rows.
 
     It leaves tokens in their places if this draws these rows better. Otherwise its pictures deviate from the mean image
-    only as far as this helps.
+    as far as helps.
     """
     released, patches, decoder = given(own.released), own.patches, solver.decoder
     tried = max(1, int(_TRIED * len(released)) // size) * size

@@ -49,9 +49,7 @@ def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geo
     if auxiliary is None or (observation.lower is None and observation.query is None):
         raise NotApplicable(f"{name} needs auxiliary images, and the lower segment or a query to see their tokens")
     if any(view.mixed > 1 for view in views):
-        raise NotApplicable(
-            f"{name} puts whole tokens into their places, but each released row is a mixture of several images"
-        )
+        raise NotApplicable(f"{name} puts whole tokens into their places, but each row is a mixture of several images")
     geometry = replace(Geometry.of(views[0].smashed, observation.image_shape), class_tokens=0)  # it is no piece
     if geometry.tokens < 4 or geometry.patch < 2:
         raise NotApplicable(
@@ -93,12 +91,7 @@ def own_tokens(
     asked: int = 0,  # rounds that the attack sent before
     approximate: bool = False,  # whether tokens that change in each query may be read
 ) -> OwnTokens:
-    """Get the tokens of the adversary's images in order: from the lower segment, or read by chosen queries.
-
-    Raises:
-        NotApplicable: if a message is too large, the lower segment's tokens do not fit the release, or tokens cannot be
-            read.
-    """
+    """Get the tokens of the adversary's images in order: from the lower segment, or read by chosen queries."""
     auxiliary, masked = given(observation.auxiliary), view.weights is not None
     size, query, whole = rows_a_message(view), observation.query, observation.batch_size
     if query is not None and size * geometry.tokens > MATCHED_TOKENS:
@@ -153,26 +146,26 @@ def _queried_tokens(
     whole = asker.whole
     once, again = asker.round(images[:whole]), asker.round(images[:whole])
     size, patches = asker.rows, patchify(images, geometry.patch)
-    if masked and _stay_where_both_are(once, again):
+
+    def as_released() -> OwnTokens:
         released = torch.cat([once, asker.images(images[whole:], asker.left)])
         return OwnTokens(tokens=released, patches=patches[: len(released)], keep=1.0, in_order=True)
+
+    if masked and _stay_where_both_are(once, again):
+        return as_released()
     same = bool(same_tokens(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (once, again))).all())
     each = same and bool(same_tokens(*(x.flatten(0, 1).unsqueeze(1) for x in (once, again))).all())
     noise = 0.0 if same else noise_of(once, again, size) / 2
     if noise and _share(once, again, noise) > _IN_ORDER:
-        released = torch.cat([once, asker.images(images[whole:], asker.left)])
-        return OwnTokens(tokens=released, patches=patches[: len(released)], keep=1.0, in_order=True)
+        return as_released()
     if each or (not same and keeps_places(once, again)):
-        released = torch.cat([once, asker.images(images[whole:], asker.left)])
-        compared = (x.unflatten(0, (-1, size)) for x in (released, patches[: len(released)]))
-        own, share, placed = match_own_tokens(*compared)
-        keep, patches, own = own_row_share(share, size), patches[: len(released)], own.flatten(0, 1)
-        if each and placed <= KEEPS_ALL and _in_places(released, patches, own):
-            return OwnTokens(tokens=released, patches=patches, keep=1.0, in_order=True)
-        in_order = placed > KEEPS_ALL
-        return OwnTokens(
-            tokens=own, patches=patches, keep=keep, in_order=in_order, released=None if in_order else released
-        )
+        found = as_released()
+        matched, share, placed = match_own_tokens(*(x.unflatten(0, (-1, size)) for x in (found.tokens, found.patches)))
+        own, in_order = matched.flatten(0, 1), placed > KEEPS_ALL
+        if each and not in_order and _in_places(found.tokens, found.patches, own):
+            return found
+        rows = None if in_order else found.tokens
+        return replace(found, tokens=own, keep=own_row_share(share, size), in_order=in_order, released=rows)
     if not same and not approximate:
         raise NotApplicable(
             "own tokens are read by queries, but the same images sent twice gave different tokens: something other "
@@ -223,17 +216,12 @@ def _stay_where_both_are(once: Tensor, again: Tensor) -> bool:
 
 
 def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
-    """Whether T tokens of N images come back in their patches' places; all images have the same order.
+    """Whether tokens [N, T, D] come back in the places of their patches [N, T, P]; all images have the same order.
 
     The tokens that were `matched` with each patch give a map from patches to tokens, and so the one order for all
     images that fits best. The tokens are in their places if patches explain them as well in the released order as in
     this best order, or if they explain less than half of the tokens' variance in either: then a patch does not tell
     where its token belongs.
-
-    Args:
-        released: the tokens as they came back, [N, T, D].
-        patches: the patches of P values, [N, T, P].
-        matched: the token that was matched with each patch, [N, T, D].
     """
     scale = token_scale(released)
     one, two = ((x - x.mean(0)) / scale for x in (AffineMap.fit(patches, matched, _PENALTY)(patches), released))
@@ -261,13 +249,7 @@ def _unmixed(
 ) -> tuple[Tensor, Tensor]:
     """Tokens [N, T, D] in order, read from messages of copies of one image; and whether the copies agreed, bool [N].
 
-    Args:
-        asker: sends queries within the threat model's rules.
-        images: N images of the adversary.
-        patches: the T patches of P values of all M ≥ N images of the adversary, [M, T, P].
-        geometry: the layout of patches.
-        some: number of images of repeated patches, which show the map from patches to tokens.
-        once: tokens that came back for a round of images.
+    `some` images of repeated patches show the map from patches to tokens; `once` came back for a round of images.
     """
     repeated, chosen = label_images(patches, geometry, some, draws)
     scale = token_scale(once)
@@ -288,15 +270,9 @@ def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: in
 
 
 def noise_of(ordered: Tensor, released: Tensor, size: int) -> float:
-    """The variance of the noise in each number of released tokens, from the same tokens with and without noise.
+    """The variance of the noise in each number of tokens, from the same tokens with and without noise [N, T, D].
 
-    Args:
-        ordered: noise-free tokens of N images, T tokens each, [N, T, D].
-        released: the released tokens, whose order within a message may differ.
-        size: rows in a message.
-
-    Returns:
-        The variance ≥ 0; 0 if the noise is as small as rounding.
+    Their order within a message of `size` rows may differ. The result is 0 if the noise is as small as rounding.
     """
     copies = copy_distance(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     apart = 2 * float(ordered.flatten(0, 1).var(0, correction=0).sum())
@@ -306,16 +282,8 @@ def noise_of(ordered: Tensor, released: Tensor, size: int) -> float:
 def shares_kept(ordered: Tensor, released: Tensor, size: int, noisy: bool = False) -> tuple[float, float]:
     """How much a shuffle moves tokens: the share that certainly stays in its row, and the share in its place.
 
-    Noisy tokens cannot be matched one by one, so their shares are computed from covariances.
-
-    Args:
-        ordered: tokens of N images without the defense, T tokens each, [N, T, D].
-        released: the released tokens of the same images.
-        size: rows in a message (the rows between which tokens are shuffled).
-        noisy: whether the released tokens contain noise.
-
-    Returns:
-        Two shares in [0, 1].
+    `ordered` [N, T, D] are the tokens without the defense; `size` is the number of rows in a message. Noisy tokens
+    cannot be matched one by one, so their shares are computed from covariances.
     """
     if noisy:
         means = (x.mean(1).unflatten(0, (-1, size)) for x in (ordered, released))
@@ -344,12 +312,9 @@ def _share(first: Tensor, second: Tensor, noise: float = 0.0) -> float:
 def own_row_share(own: float, batch: int) -> float:
     """The share k′ in [0, 1] of tokens that a batch shuffle certainly keeps in their image's row.
 
-    It is computed from the share `own` of tokens that are found in their image's row. This share is k′ + (1 − k′)/B,
-    since the other tokens go to a random one of the B = `batch` ≥ 1 rows of a message.
+    The share `own` of tokens found in their image's row is k′ + (1 − k′)/B, since the other tokens go to a random one
+    of the B = `batch` ≥ 1 rows of a message.
 
     Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N), inverted.
-
-    >>> round(own_row_share(0.46, 10), 3), own_row_share(0.05, 10), own_row_share(1.0, 1)
-    (0.4, 0.0, 1.0)
     """
     return min(1.0, max(0.0, (own - 1 / batch) / (1 - 1 / batch))) if batch > 1 else 1.0

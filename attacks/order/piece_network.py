@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import by_capacity, sinkhorn, take
 from privkit.attacks.fit import Learner
+from privkit.attacks.inversion.decoders.mae import blocks
 from privkit.torch_utils.one_cycle import one_cycle
 
 SHARPNESS = 1.3
@@ -45,12 +46,6 @@ class PieceNetwork(nn.Module):
 
     Places are scored for each token separately, so that tokens of other images in a row do no harm, or jointly
     (`JointPlaces`).
-
-    Args:
-        features: number F of features of a token.
-        tokens: number T of tokens of an image.
-        width: width of the hidden layers.
-        joint: whether places are scored jointly.
     """
 
     def __init__(self, features: int, tokens: int, width: int, joint: bool = False) -> None:
@@ -65,11 +60,8 @@ class PieceNetwork(nn.Module):
         self.mix = nn.Parameter(torch.tensor([1.0, SHARPNESS]))
 
     def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """Score T tokens of each of M images for P places, logits [M, T, P], and all pairs as neighbors, [M, 2, T, T].
-
-        Args:
-            pieces: F features of each token, [M, T, F].
-            edges: `edge_ratios` of the decoded patches, [M, 2, T, T]: how well borders fit, rightwards and downwards.
+        """Score pieces [M, T, F] for places, logits [M, T, P], and all pairs as neighbors, with `edge_ratios`,
+        [M, 2, T, T].
         """
         sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, _EMBEDDING))
         first, second = sides[:, :, 0::2].transpose(1, 2), sides[:, :, 1::2].transpose(1, 2)
@@ -96,22 +88,12 @@ class JointPlaces(nn.Module):
     One token alone fits many places. The other tokens exclude most of them: two tokens cannot share a place, and a
     stroke that begins in one token must continue in another. The transformer has no positions; Sinkhorn's iteration
     turns its scores into a soft permutation.
-
-    Args:
-        features: number of features of a token.
-        tokens: number of tokens of an image.
-        width: width of the blocks, a multiple of 4.
     """
 
     def __init__(self, features: int, tokens: int, width: int) -> None:
         super().__init__()
         self.alone, self.enter = nn.Linear(features, tokens), nn.Linear(features, width)
-        self.blocks = nn.Sequential(
-            *(
-                nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
-                for _ in range(_BLOCKS)
-            )
-        )
+        self.blocks = blocks(width, _BLOCKS, 4)
         self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, tokens))
 
     def forward(self, pieces: Tensor) -> Tensor:
@@ -132,11 +114,6 @@ class MessageNetwork(nn.Module):
     the prior of its released row plus the attractions of all other tokens, weighted by their probabilities for this
     image; then a step of Sinkhorn's method gives each image about the right number of tokens. So a token whose image
     becomes clear helps similar tokens, and the message is sorted as a whole. A message may have any number of images.
-
-    Args:
-        features: number of features of a token.
-        width: width of the embedding.
-
     `linear_start` gives the embedding in closed form, from which the training goes on.
 
     Source: mean-field inference in a learned random field, unrolled as layers (Zheng et al. 2015, §4); Sinkhorn's
@@ -151,14 +128,9 @@ class MessageNetwork(nn.Module):
         self.trust = nn.Parameter(torch.ones(_ROUNDS))
 
     def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
-        """Log-probabilities that each token belongs to each of the B images of its message, [R, ..., B·T, B].
+        """Log-probabilities that each token [..., B, T, F] belongs to each of the B images, [R, ..., B·T, B].
 
-        There is one result after each of the network's R iterations. In it, a token's probabilities sum to 1, and an
-        image's probabilities to about T, its number of tokens.
-
-        Args:
-            pieces: F features of each token, [..., B, T, F]: B released rows of T tokens.
-            prior: log-probabilities [B, B] that a token in a row belongs to an image.
+        There is one result after each of the R iterations. A token's sum to 1, an image's to about T.
         """
         t, tokens = pieces.shape[-2], pieces.flatten(-3, -2)
         embedded = self.linear(tokens) + self.curved(tokens)
@@ -184,14 +156,7 @@ def linear_start(
     in which the tokens' own parts have covariance 1 and the shared parts have variances φ, each of the T - 1 other
     tokens y of an image attracts a token x by Σ φ/(1 + Tφ) x y. Real tokens depend on each other more than the model
     says, so all attractions are multiplied by the factor that is best on shuffled messages of the adversary's images.
-
-    Args:
-        network: the network, changed in place.
-        pieces: function from indices of n images of the adversary to F features of each of their T tokens, [n, T, F].
-        count: number of images.
-        shape: (B, T): B ≥ 2 images per message and T ≥ 2 tokens per image.
-        keep: share in [0, 1] of its image's tokens that a row keeps.
-        draws: the random generator of the messages.
+    The arguments are those of `shuffled_losses`.
 
     Source: probabilistic linear discriminant analysis (Ioffe 2006); the attraction is the cross term of its predictive
     density (derived).
@@ -228,15 +193,10 @@ def linear_start(
 
 @torch.no_grad()
 def assign_members(network: MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
-    """Assign a message's tokens to its images.
+    """Assign a message's tokens, with F features each, [B, T, F], to its images: for each its T tokens, int64 [B, T].
 
-    Args:
-        pieces: F features of each token, [B, T, F]: B released rows of T tokens.
-        keep: share in [0, 1] of image b's tokens that row b keeps at least.
-
-    Returns:
-        int64 [B, T]: for each image, its T released tokens (counted over the message); and log-probabilities [B·T, B]
-        of each token's image; for each image, the probabilities of all tokens sum to T.
+    Row b keeps at least the share `keep` of image b's tokens. Also returns log-probabilities [B·T, B] of each token's
+    image; for each image, the probabilities of all tokens sum to T.
     """
     b, t, _ = pieces.shape
     logits = sinkhorn(network(pieces, own_prior(b, keep).to(pieces.device))[-1].T, _MEMBER_STEPS, t).T
@@ -284,11 +244,8 @@ def piece_losses(
 ) -> Iterator[Tensor]:
     """Yield the losses (`piece_loss`) of one epoch on `count` images of the adversary, one for each step.
 
-    Args:
-        network: the network that is trained between two losses.
-        pieces: function from indices of n images to F features of each of their T tokens, [n, T, F].
-        edges: function from indices of n images to their edge ratios, [n, 2, T, T].
-        twins: function from features to the targets of `piece_loss`; if None, a token's only target is its own place.
+    `pieces` and `edges` map indices of images to features [n, T, F] and edge ratios [n, 2, T, T]; `twins` maps features
+    to the targets of `piece_loss`.
     """
     for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_images_of_step(twins is not None)):
         shown = pieces(rows)
@@ -306,15 +263,9 @@ def _images_of_step(joint: bool) -> int:
 
 
 def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> Tensor:
-    """The loss of `PieceNetwork`: cross-entropy of each token's place, and of its neighbors in the image.
+    """The loss of `PieceNetwork`: cross-entropy of each token's place [n, T, T], and of its neighbors [n, 2, T, T].
 
-    Args:
-        places: logits of places for the T tokens of n images, in order, [n, T, T].
-        pairs: logits of each pair as neighbors, [n, 2, T, T]: rightwards and downwards.
-        targets: probabilities of places, [n, T, T]; None for the token's own place.
-
-    Returns:
-        A scalar.
+    Tokens are in order. `targets` are probabilities of places; None for the token's own place.
     """
     n, t, _ = places.shape
     grid = torch.arange(t, device=places.device).view(isqrt(t), isqrt(t))
@@ -336,13 +287,8 @@ def shuffled_losses(
 ) -> Iterator[Tensor]:
     """Yield the losses (`message_loss`) of one epoch on messages that are shuffled as a client shuffles them.
 
-    Args:
-        network: the network that is trained between two losses.
-        pieces: function from indices of n images of the adversary to F features of each of their T tokens, [n, T, F].
-        count: number of images.
-        shape: (B, T): B ≥ 2 images per message and T tokens per image.
-        keep: share in [0, 1] of its image's tokens that a row keeps.
-        draws: the random generator, the only source of randomness.
+    `pieces` maps indices of images to features [n, T, F]; `shape` is (B ≥ 2 images per message, T tokens), and `keep`
+    the share of its image's tokens that a row keeps.
     """
     prior = own_prior(shape[0], keep)
     for released, images in shuffled_messages(pieces, count, shape, keep, draws):
@@ -378,12 +324,7 @@ def message_loss(chances: Tensor, images: Tensor) -> Tensor:
 def dealt_out(batch: int, tokens: int, keep: float, draws: Generator) -> Tensor:
     """Draw a batch shuffle that keeps the share `keep` of each image's tokens and spreads the rest over all rows.
 
-    The result is int64 [B, T], for B = `batch` rows of T = `tokens` tokens: which token of the message each row
-    releases. The order within a row is arbitrary.
-
-    >>> rows = dealt_out(3, 4, 0.5, Generator().manual_seed(0))
-    >>> [int((row // 4 == image).sum()) >= 2 for image, row in enumerate(rows)]
-    [True, True, True]
+    The result is int64 [B, T]: which token of the message each row releases. The order within a row is arbitrary.
     """
     kept = round(keep * tokens)
     own = torch.rand(batch, tokens, generator=draws).argsort(1) + tokens * torch.arange(batch).unsqueeze(1)

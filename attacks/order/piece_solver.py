@@ -85,10 +85,7 @@ class PieceDecoder:
         return torch.cat([(tokens - self.mean) / self.scale, _PATCH_GAIN * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
     def looked_up(self, own: Tensor) -> tuple[ShownRows, ShownRows]:
-        """Two functions from indices of images to their tokens' `features` and `edges`, computed in advance if small.
-
-        `own` holds the T tokens of each of N images, [N, T, D].
-        """
+        """Functions from indices of images `own` [N, T, D] to `features` and `edges`, computed in advance if small."""
         n, t, d = own.shape
 
         def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> ShownRows:
@@ -102,8 +99,7 @@ class PieceDecoder:
     def twins(self, pieces: Tensor) -> Tensor:
         """Probability [N, T, T] that a token's place is that of another token, since their patches look alike.
 
-        All black patches are alike, for example, so each may be at the place of any other. `pieces` are the F
-        `features` of each of T tokens of N images, [N, T, F].
+        All black patches are alike, for example, so each may be at the place of any other.
         """
         patches = pieces[..., -self.geometry.patch_dim :] / _PATCH_GAIN
         return (-distances(patches, patches) / _ALIKE).softmax(2)
@@ -129,8 +125,7 @@ class Solver:
     def solve(self, view: View, stream: int) -> Tensor:
         """Find the places of T tokens in N rows, int64 [N, T], counted over all images of the token's message.
 
-        If images are mixed, messages are solved one by one, otherwise all images at once. `stream` ≥ 0 selects the
-        stream of random numbers.
+        If images are mixed, messages are solved one by one, otherwise all images at once. `stream` selects the draws.
         """
         tokens, size = patch_tokens(view.smashed).float(), rows_a_message(view)
         if self.in_order:
@@ -180,19 +175,7 @@ class Solver:
 
 
 def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
-    """Move the tokens of each message to given places.
-
-    Args:
-        tokens: N rows of T tokens, [N, T, D].
-        source: place of each token, int64 [N, T], counted from 0 within each message; each place occurs once.
-        size: rows in a message.
-
-    Returns:
-        The tokens in their places, [N, T, D].
-
-    >>> put(torch.tensor([[[7.0], [8.0]], [[5.0], [6.0]]]), torch.tensor([[2, 0], [1, 3]]), 2).flatten(1).tolist()
-    [[8.0, 5.0], [7.0, 6.0]]
-    """
+    """Move tokens [N, T, D] to the places `source` [N, T], counted from 0 within each message of `size` rows."""
     n, t, d = tokens.shape
     first = torch.arange(n, device=tokens.device).unsqueeze(1) // size * size * t
     rows = (source.to(tokens.device) + first).flatten()
@@ -200,12 +183,7 @@ def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
 
 
 def restored(view: View, source: Tensor) -> View:
-    """The view with its tokens moved to the places `source`; feature maps keep their form.
-
-    >>> view = View(round=0, smashed=torch.tensor([[[7.0], [8.0]]]))
-    >>> restored(view, torch.tensor([[1, 0]])).smashed.flatten().tolist()
-    [8.0, 7.0]
-    """
+    """The view with its tokens moved to the places `source`; feature maps keep their form."""
     placed = put(patch_tokens(view.smashed), source, rows_a_message(view))
     if view.smashed.ndim == 4:
         placed = placed.transpose(1, 2).reshape(view.smashed.shape)
@@ -219,66 +197,46 @@ def _sources(at: Places) -> Tensor:
 
 
 def gradient_distance(pieces: Tensor) -> Tensor:
-    """How badly each pair of image pieces fits side by side: Mahalanobis gradient distance ≥ 0; 0 fits perfectly.
+    """How badly piece j fits to the right of piece i, [M, T, T]: Mahalanobis gradient distance ≥ 0; 0 fits perfectly.
 
     The color step across the border is compared with the mean and covariance of the steps just inside the border, from
-    both sides.
-
-    Args:
-        pieces: T square pieces of each of M pictures, pixels [M, T, p, p, C] with p ≥ 2.
-
-    Returns:
-        Distances [M, T, T]; entry (m, i, j) is for piece j to the right of piece i.
+    both sides. Pieces are pixels [M, T, p, p, C] with p ≥ 2.
 
     Source: Gallagher 2012, "Jigsaw puzzles with pieces of unknown orientation", Eqs. 1 to 5, with a prior of one grey
     level on the covariance instead of dummy gradients.
-
-    >>> ramp = torch.arange(8.0).repeat(4, 1).unfold(1, 4, 4).permute(1, 0, 2).reshape(1, 2, 4, 4, 1) / 255
-    >>> gradient_distance(ramp)[0, 0, 1].item() < 1e-6 < gradient_distance(ramp)[0, 1, 0].item()
-    True
     """
     return _one_sided(pieces) + _one_sided(pieces.flip(3)).transpose(1, 2)
 
 
 def _log_ratio(distance: Tensor) -> Tensor:
-    """How much better each pair of pieces fits than the best other partner of either piece.
+    """ln(rival's distance / pair's distance) in [−3, 3]; the rival is the best other partner of either piece.
 
-    It is the logarithm of the rival's distance divided by the pair's distance, in [−3, 3]. `distance` and the result
-    are [M, T, T] for T ≥ 3 pieces of M pictures. The diagonal is ignored and becomes −3.
+    `distance` and the result are [M, T, T], T ≥ 3. The diagonal is ignored and becomes −3.
 
     Source: Gallagher 2012, Eq. 6 (division by the second best match), in logarithms.
     """
     diagonal = torch.eye(distance.shape[1], dtype=torch.bool, device=distance.device)
     distance = distance.masked_fill(diagonal, torch.inf)
-    rival = torch.minimum(
-        distance.topk(2, 2, largest=False).values[:, :, 1:], distance.topk(2, 1, largest=False).values[:, 1:]
-    )
+    right, left = (distance.topk(2, axis, largest=False).values for axis in (2, 1))
+    rival = torch.minimum(right[:, :, 1:], left[:, 1:])
     tiny = 1e-3 * distance.flatten(1).median(1).values[:, None, None] + 1e-9  # equal flat pieces fit perfectly
     return ((rival + tiny) / (distance + tiny)).log().clamp(-3, 3).masked_fill(diagonal, -3)
 
 
 def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
-    """How well each pair of pieces fits, compared with other partners: log ratios in [−3, 3], [M, 2, T, T].
+    """How well pieces [M, T, p, p, C] fit, compared with other partners: log ratios in [−3, 3], [M, 2, T, T].
 
-    Entry (m, 0, i, j) is for piece j right of piece i, entry (m, 1, i, j) for piece j below piece i.
-
-    Args:
-        pieces: T ≥ 3 pieces of each of M pictures, pixels [M, T, p, p, C] with p ≥ 2.
-        chunk: most numbers that are in memory at a time.
+    Entry (m, 0, i, j) is for piece j right of piece i, entry (m, 1, i, j) for piece j below piece i. At most `chunk`
+    numbers are in memory at a time.
     """
     _, t, p, _, c = pieces.shape
     parts = pieces.split(max(1, chunk // (t * t * p * c)))
-    across = [
-        torch.stack([_log_ratio(gradient_distance(x)) for x in (part, part.transpose(2, 3))], 1) for part in parts
-    ]
+    across = [torch.stack([_log_ratio(gradient_distance(x)) for x in (y, y.transpose(2, 3))], 1) for y in parts]
     return torch.cat(across)
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    """Log-odds in [−2, log T] of each pair of pieces as neighbors, by softmax of scores over either partner.
-
-    `scores` and the result are [M, 2, T, T] for T pieces of M pictures. The diagonal is ignored and becomes −2.
-    """
+    """Log-odds in [−2, log T] of pairs as neighbors, [M, 2, T, T], by softmax of scores over either partner."""
     t = scores.shape[-1]
     diagonal = torch.eye(t, dtype=torch.bool, device=scores.device)
     scores = scores.masked_fill(diagonal, -1e4)
@@ -287,7 +245,7 @@ def log_odds(scores: Tensor) -> Tensor:
 
 
 def _one_sided(pieces: Tensor) -> Tensor:
-    """For each pair of T pieces of M pictures, how badly the second fits to the right of the first, [M, T, T].
+    """How badly each piece fits to the right of each other, [M, T, T], by the left piece's steps alone.
 
     The first column of the right piece is compared with the column that the last two columns of the left piece predict,
     in the Mahalanobis distance of the left piece's steps.

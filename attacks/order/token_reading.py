@@ -48,11 +48,9 @@ def rows_a_message(view: View) -> int:
 
 
 class Asker:
-    """Sends queries round by round, as far as the threat model's rules allow.
+    """Sends queries round by round, as far as the threat model's rules allow; `left` rounds are still allowed.
 
-    Attributes:
-        rows: number of images in each message of the last answer.
-        left: number of query rounds that are still allowed.
+    `rows` is the number of images in each message of the last answer.
     """
 
     def __init__(
@@ -70,11 +68,7 @@ class Asker:
         self.left = _ANY_NUMBER if rules.rounds is None else max(0, rules.rounds - asked)
 
     def round(self, images: Tensor) -> Tensor:
-        """Query one round of N images, and return the T tokens of their patches, [N, T, D], in the order of the images.
-
-        Raises:
-            NotApplicable: if the answer has no row for each image.
-        """
+        """Query one round of N images, and return the T tokens of their patches, [N, T, D], in the images' order."""
         answer = self._query(images, self._draws)
         self.left -= 1
         self.rows = rows_a_message(answer.view)
@@ -83,9 +77,7 @@ class Asker:
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
         """The result of `read`, computed or reused from an earlier attack; its query rounds count in both cases.
 
-        Args:
-            given: all inputs of `read`, and the answers so far, which identify the clients.
-            read: function that sends queries and computes a result.
+        `given` are all inputs of `read`, and the answers so far, which identify the clients.
         """
         left = self.left
 
@@ -121,8 +113,7 @@ class Asker:
         """Read the T tokens of N images from messages of copies: [N, T, D], and whether copies agreed, bool [N].
 
         An image's tokens may be in any order. Tokens are sorted along a random direction, which puts copies of one
-        token side by side. Only one round is in memory at a time. `scale` [D] holds the standard deviations of the
-        tokens' channels.
+        token side by side. Only one round is in memory at a time. `scale` [D] holds the channels' deviations.
         """
         size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
         read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that
@@ -142,19 +133,20 @@ class Asker:
             yield self.round(sent).unflatten(0, (-1, self.rows)).flatten(1, 2)[: len(part)]
 
     def _uncopied(self, images: Tensor, first: int) -> Tensor:
-        """The images; if the rules forbid copies, the rows from `first` on have their patches in other places."""
+        """The images; if the rules forbid copies, the rows from `first` on have their patches in other places.
+
+        Their tokens are the same if tokens do not depend on positions.
+        """
         if self._rules.copies:
             return images
-        return torch.cat([images[:first], _moved_patches(images[first:], self._geometry, self._draws)])
+        patches = patchify(images[first:], self._geometry.patch)
+        order = torch.rand(patches.shape[:2], generator=self._draws, device=images.device).argsort(1)
+        moved = unpatchify(take(patches, order), self._geometry.patch, self._geometry.image_shape)
+        return torch.cat([images[:first], moved])
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:
-    """Whether two groups of n tokens hold the same tokens, in any order: bool [G] for G pairs of groups [G, n, D].
-
-    >>> tokens = torch.rand(2, 5, 3)
-    >>> same_tokens(tokens, tokens.flip(1)).tolist(), same_tokens(tokens, tokens.flip(0)).tolist()
-    ([True, True], [False, False])
-    """
+    """Whether two groups of n tokens hold the same tokens, in any order: bool [G] for G pairs of groups [G, n, D]."""
     scale = token_scale(first)
     along = _directions(first, _DIRECTIONS)
     one, two = (((x / scale) @ along).sort(1).values for x in (first, second))
@@ -165,9 +157,6 @@ def multiplicities(tokens: int) -> list[int]:
     """How often each patch is repeated in a label image of T = `tokens` patches: 1, 2, 3, … times.
 
     In a label image, the number of a patch's copies identifies the patch. The last patch fills the rest of the image.
-
-    >>> multiplicities(16), multiplicities(49)[-2:], multiplicities(4)
-    ([1, 2, 3, 4, 6], [8, 13], [1, 3])
     """
     several, left = [1], tokens - 1
     while left - (several[-1] + 1) > several[-1] + 1:
@@ -198,9 +187,7 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
 
 
 def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
-    """The token of each repeated patch, found by its number of copies among an image's tokens.
-
-    `chosen` are the K patches of each of L images, [L, K, P]; `rows` are the images' T tokens in any order, [L, T, D].
+    """The token of each repeated patch `chosen` [L, K, P], by its number of copies among the image's tokens [L, T, D].
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
@@ -241,13 +228,6 @@ def _with_mean(patches: Tensor, whole: Tensor) -> Tensor:
 
 def _filled(images: Tensor, count: int) -> Tensor:
     return torch.cat([images, images[-1:].expand(count - len(images), *images.shape[1:])])
-
-
-def _moved_patches(images: Tensor, geometry: Geometry, draws: Generator) -> Tensor:
-    """Images with their patches in other places, which have the same tokens if tokens do not depend on positions."""
-    patches = patchify(images, geometry.patch)
-    order = torch.rand(patches.shape[:2], generator=draws, device=images.device).argsort(1)
-    return unpatchify(take(patches, order), geometry.patch, geometry.image_shape)
 
 
 def token_scale(tokens: Tensor) -> Tensor:
@@ -301,19 +281,14 @@ class AffineMap:
 
 
 def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
-    """Order the returned tokens of the adversary's images, although a shuffle hides the image of each token.
+    """Order the returned tokens [M, B, T, D] of the adversary's images, although a shuffle hides the image of each.
 
     The mean over a row does not depend on the order. So regressing rows' mean tokens on their mean patches, both
     relative to their message, gives a first affine map from a patch's principal components to its token. Then tokens
     are assigned to the predictions by Sinkhorn's iteration, the map is fitted again, and so on.
 
-    Args:
-        released: M messages of B rows with T tokens, [M, B, T, D].
-        patches: the images' patches of P values in order, [M, B, T, P].
-
-    Returns:
-        The token of each patch, [M, B, T, D]; the share of patches whose token is in its image's row, among patches
-        with an unambiguous token; and the share of these patches whose token is in its own place.
+    Returns the token of each patch; and, among patches with an unambiguous token, the share whose token is in its
+    image's row, and the share whose token is in its own place.
 
     Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998); the start is
     derived.

@@ -30,13 +30,7 @@ class Shown:
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """Compute features of n images, [n, C, H, W], for each place of a patch of `patch` pixels per side.
-
-        They are principal components of the patch there and of the whole image, and a 1.
-
-        >>> Shown.of(torch.rand(3, 1, 4, 4), 2).all.shape
-        torch.Size([3, 4, 21])
-        """
+        """Compute features of images [n, C, H, W] at each place of a patch: components of patch and image, and a 1."""
         pieces = _principal(patchify(images, patch), _PATCH)
         whole = _principal(images.flatten(1).unsqueeze(1), _IMAGE).expand(-1, pieces.shape[1], -1)
         return cls(pieces, torch.cat([pieces, whole, torch.ones_like(pieces[..., :1])], 2))
@@ -63,21 +57,9 @@ class TokenMaps:
 
     @classmethod
     def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
-        """Fit a linear map from image features to tokens for each place, from tokens whose places are unknown.
+        """Fit a linear map from image features to tokens for each place, from tokens [n, T, q] in any order.
 
-        Args:
-            sets: T tokens of q numbers for each of n images, [n, T, q], in any order within an image.
-            shown: features of the images.
-            still: whether the tokens are in their places already.
-
-        >>> draws = torch.Generator().manual_seed(0)
-        >>> images, mixing = torch.rand(200, 1, 4, 4, generator=draws), torch.randn(4, 4, 3, generator=draws)
-        >>> tokens = torch.einsum("ntp,tpq->ntq", patchify(images, 2), mixing[:1] + 0.3 * mixing)
-        >>> shuffled = take(tokens, torch.rand(200, 4, generator=draws).argsort(1))
-        >>> shown = Shown.of(images, 2)
-        >>> found = TokenMaps.of_sets(shuffled, shown)
-        >>> bool((take(shuffled, hungarian(found.costs(shuffled, shown.all))) == tokens).float().mean() > 0.99)
-        True
+        With `still`, the tokens are in their places already.
         """
         sets = sets.double()
         one, where = torch.ones_like(sets[..., :1]), torch.eye(sets.shape[1]).to(sets).expand(len(sets), -1, -1)
@@ -113,12 +95,7 @@ class TokenMaps:
         return torch.einsum("ntf,tfq->ntq", shown, self.maps)
 
     def costs(self, tokens: Tensor, shown: Tensor) -> Tensor:
-        """How badly each token fits at each place: −2·ln of its density there, [N, L, T], up to a constant.
-
-        Args:
-            tokens: L tokens of q numbers of each of N images, [N, L, q].
-            shown: F features of the images at each of T places, [N, T, F].
-        """
+        """How badly each token [N, L, q] fits at each place, [N, L, T]: −2·ln of its density, up to a constant."""
         expected = self.expected(shown) @ self.whitening.T
         return distances(tokens.double() @ self.whitening.T, expected) + self.spread.float()
 

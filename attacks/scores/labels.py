@@ -15,14 +15,7 @@ Labels = NDArray[np.int64]
 def label_accuracy(labels: Labels, guesses: Labels) -> Interval:
     """Share of right guesses in [0, 1], with its exact confidence interval over N records.
 
-    Args:
-        labels: true labels, int64 [N].
-        guesses: guessed labels, int64 [N].
-
     Source: Clopper and Pearson 1934.
-
-    >>> label_accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 1, 0])).value
-    0.75
     """
     return clopper_pearson(int((labels == guesses).sum()), len(labels))
 
@@ -34,15 +27,8 @@ def cluster_accuracy(labels: Labels, guesses: Labels) -> Interval:
     is fitted to the same records, so the value is above chance even if nothing is learned. The lower confidence limit
     avoids this bias: each half of the records is scored with the best renaming of the other half.
 
-    Args:
-        labels: true labels of N records, int64 [N].
-        guesses: guessed labels, int64 [N].
-
     Source: Kuhn 1955 for the assignment; the measure is the clustering accuracy of Xie et al. 2016, "Unsupervised deep
     embedding for clustering analysis", §5.2.
-
-    >>> cluster_accuracy(np.array([0, 0, 1, 2]), np.array([2, 2, 0, 1])).value
-    1.0
     """
     from scipy.optimize import linear_sum_assignment
 

@@ -23,16 +23,12 @@ _DISJOINT = "Clopper–Pearson of disjoint pairs, since all scores lie on one si
 class Leak:
     """An area under the ROC curve (AUC), of all examples together or averaged over batches.
 
-    Attributes:
-        auc: AUC in [0, 1], with its interval; 1/2 is chance. Scores of different rounds are on different scales, so the
-            area of all examples and the mean over batches differ. Its `n` counts examples.
-        batches: number of batches; 1 if all examples share one curve.
-        skipped: number of batches with only one kind of examples, which have no area.
+    Scores of different rounds are on different scales, so the area of all examples and the mean over batches differ.
     """
 
-    auc: Interval
-    batches: int = 1
-    skipped: int = 0
+    auc: Interval  # in [0, 1]; 1/2 is chance; `n` counts examples
+    batches: int = 1  # 1 if all examples share one curve
+    skipped: int = 0  # batches with only one kind of examples, which have no area
 
     @property
     def advantage(self) -> float:
@@ -54,15 +50,7 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
     are independent only given the weights. With few examples of a kind, DeLong's deviation is often too small. So the
     interval also includes every area that is compatible with the found area by Hanley and McNeil's deviation. If every
     positive example scores higher than every negative one (or every one lower), the limit is Clopper–Pearson's for the
-    number of disjoint pairs.
-
-    Args:
-        scores: one finite score per example, [N].
-        positive: whether each example is positive, bool or 0/1 [N].
-        confidence: confidence of the interval, in (0, 1).
-
-    Raises:
-        ValueError: if lengths differ, scores are not finite, or one kind of examples is missing.
+    number of disjoint pairs. `scores` are finite [N], `positive` bool or 0/1 [N], with examples of both kinds.
 
     Source: Hanley and McNeil 1982; DeLong, DeLong and Clarke-Pearson 1988, by ranks as in Sun and Xu 2014; scikit-learn
     `roc_auc_score`.
@@ -81,23 +69,11 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
 def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *, confidence: float = 0.95) -> Leak:
     """Mean of the batches' areas under the ROC curve; batches with only one kind of examples are skipped.
 
-    The interval is Student's over batches; with one batch it is the whole [0, 1].
-
-    Args:
-        scores: a finite score for each of N examples, [N].
-        positive: whether each example is positive, bool or 0/1 [N].
-        batches: the batch number of each example, [N].
-        confidence: confidence of the interval, in (0, 1).
-
-    Raises:
-        ValueError: if lengths differ, scores are not finite, or no batch has both kinds of examples.
+    The interval is Student's over batches; with one batch it is the whole [0, 1]. `batches` [N] are whole numbers; the
+    other arguments are as in `pooled_auc`, and some batch needs both kinds.
 
     Source: the released code of Li et al. 2021, "Label leakage and protection", which averages over batches and leaves
     out batches without positives; batches without negatives also have no area.
-
-    >>> found = per_batch_auc([1, 2, 9, 8, 5], [0, 1, 0, 1, 0], [0, 0, 1, 1, 2])
-    >>> found.auc.value, found.batches, found.skipped
-    (0.5, 2, 1)
     """
     values, truth = _scores_and_truth(scores, positive, confidence)
     groups = np.asarray(batches)
@@ -131,12 +107,6 @@ def opposed(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike) -> str:
     reveals which of its examples are positive. For the arguments see `per_batch_auc`.
 
     Source: the deviation of an area without a leak is that of Mann and Whitney 1947.
-
-    >>> up, down = [0] * 20 + [1] * 20, [1] * 20 + [0] * 20
-    >>> opposed(up + down, up + up, [0] * 40 + [1] * 40)[:58]
-    'rounds leak in opposite directions (AUC 0.00 in one, 1.00 '
-    >>> opposed(up + up, up + up, [0] * 40 + [1] * 40)
-    ''
     """
     values, truth = _scores_and_truth(scores, positive, 0.5)
     _, members = np.unique(np.asarray(batches), return_inverse=True)
@@ -159,9 +129,6 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
     [N] whether each example is positive.
 
     Source: Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`.
-
-    >>> [part.tolist() for part in roc_points([0, 1], [0, 1])[:2]]
-    [[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]]
     """
     from sklearn.metrics import roc_curve
 
@@ -176,24 +143,11 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     The limits hold for the best threshold whose *true* false positive rate is allowed. The negatives determine this
     rate only roughly. So the lower limit uses a threshold that is surely high enough (at the stated confidence), and
     the upper limit a threshold that is surely low enough. With few negatives, no threshold is surely high enough: with
-    fewer than 437, the lower limit at 1 % is 0.
-
-    Args:
-        scores: a finite score for each of N examples, [N].
-        positive: whether each example is positive, bool or 0/1 [N].
-        false_positive_rate: the allowed rate, in [0, 1), such as 0.01.
-        confidence: confidence of the limits, in (0, 1).
-
-    Raises:
-        ValueError: if lengths differ, scores are not finite, or one kind of examples is missing.
+    fewer than 437, the lower limit at 1 % is 0. The arguments are as in `pooled_auc`.
 
     Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the false positive rate at the
     j-th largest of n negatives is Beta-distributed. The allowed error, 1 − `confidence`, is divided equally among four
     statements: the upper and the lower threshold, and the true positive rate at each.
-
-    >>> found = tpr_at([1, 2, 3, 4], [0, 0, 1, 1], 0.01)
-    >>> found.value, found.low
-    (1.0, 0.0)
     """
     values, truth = _scores_and_truth(scores, positive, confidence, both="tpr_at")
     members, others = values[truth], np.sort(values[~truth])[::-1]
@@ -218,15 +172,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
     threshold. The bands assume independent examples of each kind; canaries (records that were inserted for a test) of
     one batch are only roughly independent.
 
-    Args:
-        scores: a finite score for each of N examples, [N].
-        positive: whether each example is positive, bool or 0/1 [N].
-        confidence: confidence of the limits, in (0, 1).
-
     Source: Yeom et al. 2018, Definition 4; the bands: Dvoretzky, Kiefer and Wolfowitz 1956, Massart 1990.
-
-    >>> advantage([1, 2, 3, 4], [0, 0, 1, 1]).value
-    1.0
     """
     values, truth = _scores_and_truth(scores, positive, confidence)
     false, true, _ = roc_points(values, truth)
@@ -244,18 +190,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
 
 
 def threshold_at(negatives: Array, false_positive_rate: float) -> float:
-    """The smallest threshold that at most a given share of the negative scores reaches.
-
-    Args:
-        negatives: N ≥ 1 scores, [N].
-        false_positive_rate: the share, in [0, 1).
-
-    Raises:
-        ValueError: if the share is out of range.
-
-    >>> threshold_at(np.array([1.0, 2.0]), 0.5) > 1
-    True
-    """
+    """The smallest threshold that at most a given share in [0, 1) of the negative scores reaches."""
     real("false_positive_rate", false_positive_rate, least=0, below=1)
     allowed = min(floor(false_positive_rate * len(negatives) * (1 + 1e-12)), len(negatives) - 1)  # 0.29·100 is 29
     return float(np.nextafter(np.sort(negatives)[len(negatives) - 1 - allowed], np.inf))
@@ -306,9 +241,7 @@ def _delong(members: Array, others: Array, auc: float, confidence: float) -> tup
 
 
 def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float, float]:
-    """Confidence limits of an AUC in (0, 1): the extreme true areas that are compatible with it.
-
-    `n` and `k` are the numbers of examples of the two kinds. The method is that of Wilson's interval of a share.
+    """Confidence limits of an AUC in (0, 1): the extreme true areas that are compatible with it, as Wilson's.
 
     Source: Hanley and McNeil 1982 (the deviation of exponential scores); Newcombe 2006, part 2 (taken at the limit).
     """

@@ -12,47 +12,17 @@ from math import isqrt
 import torch
 from torch import Tensor
 
-from privkit.constraints import real, whole
+from privkit.constraints import whole
 
 
-def equal_tokens(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
-    """The kind of each of T tokens of N rows, int64 [N, T]; within a message, only equal tokens have the same kind.
-
-    Args:
-        tokens: released tokens, [N, T, D].
-        batch: rows per message; the last message may be smaller.
-        tolerance: values are first rounded to steps of this size; with 0 they are compared bit for bit.
-
-    >>> equal_tokens(torch.tensor([[[0.0], [1.0], [0.0]], [[1.0], [2.0], [2.0]]]), batch=1).tolist()
-    [[0, 1, 0], [0, 1, 1]]
-    """
-    real("tolerance", tolerance, least=0)
-    rounded = (tokens / tolerance).round() if tolerance > 0 else tokens
-    rounded = rounded + 0.0  # −0 and 0 are equal
-    kinds = [
-        part.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(part.shape[:2]) for part in rounded.split(batch)
-    ]
-    return torch.cat(kinds)
+def equal_tokens(tokens: Tensor, batch: int) -> Tensor:
+    """The kind of each token of [N, T, D], int64 [N, T]; in a message, only bitwise equal ones have the same kind."""
+    parts = (tokens + 0.0).split(batch)  # −0 and 0 are equal
+    return torch.cat([x.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(x.shape[:2]) for x in parts])
 
 
 def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-    """For each true image, the share of places at which the guess has the right piece (token).
-
-    Args:
-        guess: guessed arrangement of N images of T pieces, int64 [N, T], with each place of a message once.
-        truth: true arrangement, in the same form.
-        batch: rows per message.
-        kinds: kinds of pieces, int64 [N, T] from `equal_tokens`; if None, all pieces differ.
-
-    Returns:
-        One share in [0, 1] per image, float64 [N]; the number of hits is `accuracy * T`.
-
-    >>> truth, guess = torch.tensor([[0, 1, 2, 3]]), torch.tensor([[1, 0, 2, 3]])
-    >>> direct_accuracy(guess, truth, batch=1)
-    tensor([0.5000], dtype=torch.float64)
-    >>> direct_accuracy(guess, truth, batch=1, kinds=torch.tensor([[7, 7, 8, 9]]))
-    tensor([1.], dtype=torch.float64)
-    """
+    """For each true image, the share of places at which the guess has the right piece (token), float64 [N]."""
     placed, right = _contents(guess, truth, batch, kinds)
     return (placed == right).double().mean(1)
 
@@ -61,22 +31,9 @@ def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor
     """For each true image, the share of adjacent pairs of pieces that are also adjacent in the guess.
 
     A pair must have the same direction, but may be in any image of its message; pairs with equal contents count as many
-    times as both arrangements contain them. An image has 2·√T·(√T − 1) pairs.
-
-    Args:
-        guess: guessed arrangement of N images of T pieces, int64 [N, T], with each place of a message once; T ≥ 4 is a
-            square number.
-        truth: true arrangement, in the same form.
-        batch: rows per message.
-        kinds: kinds of pieces, int64 [N, T] from `equal_tokens`; if None, all pieces differ.
-
-    Returns:
-        One share in [0, 1] per image, float64 [N].
+    times as both arrangements contain them. An image has 2·√T·(√T − 1) pairs. T ≥ 4 must be a square number.
 
     Source: the measure of Cho et al. 2010 and of the puzzle solvers after them.
-
-    >>> neighbor_accuracy(torch.tensor([[1, 0, 3, 2]]), torch.tensor([[0, 1, 2, 3]]), batch=1)
-    tensor([0.5000], dtype=torch.float64)
     """
     placed, right = _contents(guess, truth, batch, kinds)
     side = isqrt(truth.shape[1])
@@ -96,19 +53,6 @@ def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tens
 
     A guess without any knowledge reaches 1/batch, or the share of pieces that the shuffle leaves in their row, if this
     share is larger.
-
-    Args:
-        guess: guessed arrangement of N images of T pieces, int64 [N, T], with each place of a message once.
-        truth: true arrangement, in the same form.
-        batch: rows per message.
-        kinds: kinds of pieces, int64 [N, T] from `equal_tokens`; if None, all pieces differ.
-
-    Returns:
-        One share in [0, 1] per image, float64 [N].
-
-    >>> truth, guess = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[1, 2], [0, 3]])
-    >>> membership_accuracy(guess, truth, batch=2)
-    tensor([0.5000, 0.5000], dtype=torch.float64)
     """
     placed, right = _contents(guess, truth, batch, kinds)
     most = int(max(placed.max(), right.max())) + 1

@@ -11,8 +11,7 @@ PADDING = 0  # the id behind the end of a text, in every domain of token sequenc
 def rouge_1(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.float64]:
     """How many token ids two texts share in any order: the F-measure ROUGE-1 of each of N pairs, float64 [N] in [0, 1].
 
-    Padding does not count. Token ids are [N, T] for the truth and [N, S] for the guess, or [1, S] for one guess at all
-    rows.
+    Padding does not count. Token ids are [N, T] for the truth and [N, S] for the guess, or [1, S] for all rows.
 
     Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2, with equal weights of precision and
     recall.

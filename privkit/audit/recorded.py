@@ -199,7 +199,7 @@ class _RecordedContext(AttackContext):
 
     def defended(self) -> Defended:
         if not isinstance(self._lower, Clients):
-            return Defended.unknown("privkit does not know the defense of this recording")
+            return Defended(name="an unknown defense", why_not="privkit does not know the defense of this recording")
         batch = self.config.training.batch_size
         return defense_of(self._lower, self.seed_data.splits.domain, batch, derive(self.cell.seed, "controls"))
 

@@ -15,13 +15,13 @@ from privkit.files.sealed import checked_bytes, digest
 from privkit.files.storage import make_folder, write_bytes, write_record, writing
 from privkit.parts.threats import threats_of
 from privkit.reports import evidence_schema, gallery, page
+from privkit.reports.charts import Told
 from privkit.reports.evidence import evidence
 from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
 from privkit.reports.page import Write
 from privkit.reports.registry import Entry, Place, entries, place, place_differences, read_registry, settings
 from privkit.reports.schema import Manifest, Row
-from privkit.reports.scores import Told
 from privkit.reports.strongest import counted
 from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import Verdict

@@ -1,4 +1,4 @@
-"""Commands of the accountants: epsilon, calibrate, permutations, doctor. They only parse and print."""
+"""Commands of the accountants, which only parse and print: epsilon, calibrate, permutations, doctor, ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import tee, zip_longest
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -184,8 +183,6 @@ def permutations(
     as_json: Json = False,
 ) -> None:
     """Permutation counts of patch and batch shuffling (σ-privacy), and why they do not give differential privacy."""
-    from dataclasses import asdict
-
     from privkit.accountants.shuffles import certificates
     from privkit.accountants.shuffles import permutations as counts
 
@@ -199,9 +196,9 @@ def permutations(
     except ValueError as error:
         raise UsageError(str(error)) from error
     if as_json:
-        say_json({**asdict(certificate), "epsilon": None})
-        return
-    print_certificate(certificate)
+        say_json(certificate)
+    else:
+        _print_certificate(certificate)
 
 
 def doctor(
@@ -224,15 +221,44 @@ def doctor(
         raise typer.Exit(1)
 
 
-COMMANDS = (epsilon, calibrate, permutations, doctor)
+def ledger(
+    path: Annotated[Path, typer.Argument(help="The ledger's file.")],
+    delta: Annotated[float | None, typer.Option(help="δ in (0, 1): print the ε that is proven at it.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε ≥ 0: print the δ that is proven at it.")] = None,
+    fast: Fast = False,
+    as_json: Json = False,
+) -> None:
+    """Compose all charges (privacy losses) of a ledger: the ε at a given δ, or the δ at a given ε."""
+    if (delta is None) == (epsilon is None):
+        raise UsageError("give one of two: --delta for the ε that is proven at it, or --epsilon for the δ")
+    if not path.is_file():
+        raise UsageError(f"there is no ledger at {path}: name the file that a Ledger wrote")
+    from dataclasses import asdict
+
+    from privkit.accountants.ledger import Ledger
+
+    try:
+        with Ledger(path, tight=not fast) as book:
+            spent = book.epsilon(delta) if delta is not None else book.delta(epsilon or 0.0)
+            now = book.so_far(delta) if delta is not None and book.adaptive else None
+            remarks = book.remarks
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if as_json:
+        say_json(asdict(spent) | ({} if now is None else {"so_far": now}))
+        return
+    _print_certificate(spent)
+    if now is not None:
+        say(f"  so far: {now.statement}; this bound holds at every moment of the run, so it may exceed the ε above")
+    for remark in remarks:
+        say(f"  {remark}")
+
+
+COMMANDS = (epsilon, calibrate, permutations, doctor, ledger)
 
 
 def _rates(text: str) -> tuple[float, float]:
-    """Parse "TPR@FPR" into a true positive rate and the false positive rate at which it holds.
-
-    >>> _rates(".05@.01")
-    (0.05, 0.01)
-    """
+    """Parse "TPR@FPR", such as .05@.01, into both rates."""
     true, _, false = text.partition("@")
     try:
         return float(true), float(false)
@@ -259,17 +285,11 @@ def _print_found(
     labels: float | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """Print the parameter value that `calibrate` found, the resulting limits on any attack (`limits`), and the
-    certificate.
-
-    Noise and δ are rounded up, so that the printed value also reaches the target.
-    """
-    from dataclasses import asdict
-
+    """Print what `calibrate` found; noise and δ are rounded up, so that the printed value also reaches the target."""
     if as_json:
-        fields = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": asdict(certificate)}
+        fields = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": certificate}
         fields |= {"limits": dict(limits)} if limits else {}
-        say_json(without_infinities(fields))
+        say_json(fields)
         return
     say(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {rounded_up(value, 6)}")
     if labels is not None:
@@ -280,14 +300,7 @@ def _print_found(
             told += f", or a true positive rate above {rounded_up(limits['true_positive_rate'], 4)}"
             told += f" at a false positive rate of {limits['false_positive_rate']:g}"
         say(told)
-    print_certificate(certificate)
-
-
-def without_infinities(value: Any) -> Any:
-    """A value for JSON, which has no infinity: infinity becomes None."""
-    if isinstance(value, dict):
-        return {key: without_infinities(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not isfinite(value) else value
+    _print_certificate(certificate)
 
 
 def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
@@ -346,22 +359,16 @@ def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
         rest = f"; all are in {out}" if out else "; --out FILE stores all"
         say(f"the first {len(shown)} of {tally.computed:,} rows{rest}")
     if tally.last is not None and tally.rows == 1 and not shown[0].terms:
-        print_certificate(tally.last)
+        _print_certificate(tally.last)
     for row in shown:
-        _print_terms(row)
+        if row.terms:
+            say(f"{row.name}: {row.statement}", *(f"  {term}: {text}" for term, text in row.terms))
 
 
-def print_certificate(certificate: Any) -> None:
+def _print_certificate(certificate: Any) -> None:
     """Print the statement, its method and its assumptions."""
     say(certificate.statement)
     if certificate.method:
         say(f"  method: {certificate.method} ({certificate.source})")
     for sentence in certificate.assumptions:
         say(f"  {sentence}")
-
-
-def _print_terms(row: BudgetRow) -> None:
-    if row.terms:
-        say(f"{row.name}: {row.statement}")
-    for term, text in row.terms:
-        say(f"  {term}: {text}")

@@ -15,7 +15,6 @@ from privkit.cli.described import describe as describe_part
 from privkit.cli.described import described
 from privkit.cli.flags import EachOnce, flag_of, with_flags
 from privkit.cli.frontier import frontier
-from privkit.cli.ledger import ledger
 from privkit.cli.new import check, new
 from privkit.cli.papers import papers
 from privkit.cli.reproduce import reproduce
@@ -200,8 +199,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """List all parts (defenses, attacks, …) with their options and defaults; for one kind, also the allowed values.
-    `privkit describe NAME` explains the options.
-    """
+    `privkit describe NAME` explains the options."""
     if kind is not None and kind not in TABLES:
         raise unknown("kind", kind, TABLES)
     about = ("text", "source")
@@ -210,7 +208,7 @@ def list_(
         for name in ([kind] if kind else TABLES)
     }
     if as_json:
-        say_json(tables, default=str)
+        say_json(tables)
         return
     for name, entries in tables.items():
         say(name)
@@ -229,7 +227,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers, compare, place, describe_part, new, check, reproduce, record):
+for command in (*COMMANDS, papers, compare, place, describe_part, new, check, reproduce, record):
     app.command()(command)
 
 

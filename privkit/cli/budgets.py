@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import isinf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from privkit.accountants import answer
 from privkit.accountants.columns import DP_SGD, TOO_MANY
@@ -20,34 +20,19 @@ from privkit.reports.budgets import BudgetRow, plain_text
 from privkit.shared.certificate import Certificate
 from privkit.shared.limits import NO_USE, of_use
 
-if TYPE_CHECKING:
-    from privkit.reports.budgets import BudgetRow
-
 _NO_USE = f"it {NO_USE}: this ε and δ allow an attack a true positive rate of .99 at a false positive rate of .01"
 _BY_MIXER = (
     "noise_site is empty, so the mixer adds the noise; in the defense dp_cutmixsl each client adds it, unless "
     "site=mixer: give noise_site = client for the defense's ε"
 )
+_PROVEN = ("epsilon", "lower", "method", "order", "at_grid_edge", "sound", "statement")  # of a certificate
 _CHUNK = 2_000  # rows that are computed in one vectorised pass
 
 
 def budgets(
     entries: Iterable[TableEntry], *, tight: bool, compare: bool, terms: bool = False
 ) -> Iterator[tuple[BudgetRow, Certificate | None]]:
-    """Compute the ε of each table entry: yields its result row and its certificate, in order.
-
-    An entry that is refused yields a row with the error, and None.
-
-    Args:
-        tight: whether to compose numerically if no closed form is exact.
-        compare: whether to add the published ε.
-        terms: whether to add the guarantee in the terms of NIST SP 800-226.
-
-    >>> from privkit.accountants import table
-    >>> entries = table.read([{"mechanism": "gaussian", "sensitivity": 1, "sigma": 1}, {"mechanism": "dp_sl"}], 1e-5)
-    >>> [row.status for row, _ in budgets(entries, tight=False, compare=False)]
-    ['ok', 'error']
-    """
+    """The result row and certificate of each table entry, in order; an entry that is refused has no certificate."""
     iterator = iter(entries)
     while chunk := list(islice(iterator, _CHUNK)):
         answers = _computed([entry for entry in chunk if not entry.error], tight)
@@ -101,21 +86,8 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
                 published["published_at_order_2"] = fixed.epsilon
         except ValueError as error:
             notes = (*notes, str(error))
-    row = BudgetRow(
-        **read,
-        given=columns,
-        epsilon=outcome.epsilon,
-        delta=entry.delta,
-        lower=outcome.lower,
-        method=outcome.method,
-        order=outcome.order,
-        at_grid_edge=outcome.at_grid_edge,
-        sound=outcome.sound,
-        statement=outcome.statement,
-        notes=notes,
-        **published,
-    )
-    return row, outcome
+    proven = {name: getattr(outcome, name) for name in _PROVEN}
+    return BudgetRow(**read, **proven, **published, given=columns, delta=entry.delta, notes=notes), outcome
 
 
 _NAMED = 3  # rows that a message names; the others are counted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +24,7 @@ def compare(
 
     found = compared(first, second)
     if as_json:
-        say_json(json.loads(found.model_dump_json()))
+        say_json(found)
         return
     for run, path in (("A", found.first), ("B", found.second)):
         show(f"{run}: {path}")
@@ -53,7 +52,7 @@ def place(
 
     places, remarks = placed(run)
     if as_json:
-        say_json({"places": [json.loads(one.model_dump_json()) for one in places], "remarks": remarks})
+        say_json({"places": places, "remarks": remarks})
         return
     for one in places:
         show(f"{one.sentence}.", soft_wrap=True)

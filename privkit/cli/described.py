@@ -30,14 +30,11 @@ from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of one kind (such as "defenses"), as `privkit.parts.entries.part_entries` does, from the cache
-    if possible.
-
-    A kind with plug-ins is never cached, because plug-ins may change.
-    """
+    """Describe all parts of one kind, from the cache if possible; plug-ins may change, so their kinds have none."""
     if any(True for _ in plug_ins(kind)):
         return _read(kind)
-    file, state = root(cache_folder()) / f"described-{kind}.json", _state(kind)
+    changes = [own_source(), sorted(own_table(kind).items()), __version__, sys.version]  # with any, the cache is stale
+    file, state = root(cache_folder()) / f"described-{kind}.json", json.dumps(changes)
     with suppress(OSError, Broken):
         return list(opened(read_bytes(file, MOST_TEXT), kind=kind, state=state)["entries"])
     entries = _read(kind)
@@ -53,11 +50,6 @@ def described(kind: str) -> list[dict[str, Any]]:
 def _read(kind: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(json.dumps(entries_of.part_entries(kind), default=str))
     return found
-
-
-def _state(kind: str) -> str:
-    """A digest that changes with any file of privkit, the kind's table of parts, and the version of Python."""
-    return json.dumps([own_source(), sorted(own_table(kind).items()), __version__, sys.version])
 
 
 _WIDTH = 100
@@ -79,7 +71,7 @@ def describe(
     if not found:
         raise unknown("part", name, {other for entries in every.values() for other in entries}, "privkit list")
     if as_json:
-        say_json(found, default=str)
+        say_json(found)
         return
     for number, part in enumerate(found):
         say(*([""] if number else []), *_shown(part))

@@ -29,8 +29,6 @@ _FORWARD = 1 / 3  # share of a training step that takes no gradient
 
 @dataclass(frozen=True, kw_only=True)
 class _Estimate:
-    """The planned results of a run with their estimated times."""
-
     cells: list[tuple[Cell, Timed]]  # each with its time, in the order of the plan
     # the time of all of them without twins, with their controls; and of all of them if their attacks fail
     sentence: str
@@ -43,14 +41,8 @@ def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
     Times are CPU seconds of one thread (`privkit.torch_utils.clock`), because on a busy machine several threads spend
     CPU time on waiting. A long training step is timed on fewer images and scaled. Each attack is timed briefly on the
     first defense of its configuration, and extrapolated. Opening the data, scoring and the report are left out. In
-    three measured runs (digits, a table, a text) the estimate was 0.8 to 1.75 times the true CPU seconds. Without a
-    data root, random records of the published shape and number replace an official dataset.
-
-    Args:
-        parts: one configuration for each protocol, all with the same device and number of threads.
-
-    Raises:
-        PrivkitError: for settings that the run would refuse, and if a model, defense or attack fails in this trial.
+    three measured runs (digits, a table, a text) the estimate was 0.8 to 1.75 times the true CPU seconds. `parts` has
+    one configuration for each protocol; random records replace an official dataset without a data root.
     """
     use_own_caches()
     keep_freed_memory()
@@ -85,10 +77,8 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
     check_batches(config)
     folder = f"run folder {out or default_folder(config)}"
     if config.recording is not None:
-        cells = plan(config)
-        return "\n".join(
-            [*(f"{cell.id}  {cell.in_words}" for cell in cells), f"{len(cells)} cells on a recording; {folder}"]
-        )
+        planned = [f"{cell.id}  {cell.in_words}" for cell in plan(config)]
+        return "\n".join([*planned, f"{len(planned)} cells on a recording; {folder}"])
     found = estimate(config.parts)
     lines = [f"{cell.id}  {_told(cell, timed)}  {cell.in_words}" for cell, timed in found.cells]
     surely = sum(not cell.twin_of for cell, _ in found.cells)
@@ -105,7 +95,6 @@ def _told(cell: Cell, timed: Timed) -> str:
 
 
 def _part(config: AuditConfig, device: torch.device, seconds: float) -> list[tuple[Cell, Timed]]:
-    """The planned results of one protocol with their estimated times."""
     pools, _, sizes = open_data(config, stand_ins=True)
     batch, protocol = config.training.batch_size, config.protocol.spec
     sizes["victims"] = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])

@@ -42,8 +42,9 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
             _of_run(from_, vary, {name: value for name, value in flags.items() if value != defaults[name]})
             report(from_, **{name: flags[name] for name in _RUN})
             return
-        settings = _read(flags["config"])
-        given = flags["defense"] or settings.get("defense")
+        from privkit.papers.presets import preset_settings
+
+        given = flags["defense"] or (preset_settings(flags["config"]).get("defense") if flags["config"] else None)
         if not given or not vary:
             raise UsageError(
                 "frontier needs a defense and its strengths, such as --defense gaussian_noise --vary "
@@ -56,19 +57,8 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
 
 
 def varied(defense: Any, vary: Sequence[str]) -> list[str]:
-    """The labels (name and options) of a defense at every combination of the given option values.
-
-    Args:
-        defense: a defense as `--defense` takes it; in a chain of several defenses, the one that has the option is
-            varied.
-        vary: texts of the form "key=value,value,…".
-
-    Raises:
-        UsageError: if no defense or several defenses of the chain have the option, or if a value is not allowed.
-
-    >>> varied("gaussian_noise:clip=2", ["sigma=.1,1.5"])
-    ['gaussian_noise:sigma=0.1,clip=2.0', 'gaussian_noise:sigma=1.5,clip=2.0']
-    """
+    """The labels of a defense (in a chain, of the stage that has the option) at every combination of the option values
+    in `vary`, texts of the form "key=value,value,…"."""
     component = parse("defenses", defense)
     stages = component.stages or (component,)
     axes = [_axis(text, component.label, stages) for text in vary]
@@ -105,12 +95,6 @@ def _names(stage: Component) -> list[str]:
 def _changed(stage: Component, changes: Mapping[str, Any]) -> dict[str, Any]:
     name, options = read_part(stage.label, placed=True)
     return {"name": name, **options, **{key: value for key, value in changes.items() if key in _names(stage)}}
-
-
-def _read(config: Path | None) -> dict[str, Any]:
-    from privkit.papers.presets import preset_settings
-
-    return preset_settings(config) if config else {}
 
 
 def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> None:

@@ -29,14 +29,7 @@ _AXES = ("dataset", "model")
 
 
 def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, AuditConfig]:
-    """The planned runs of a grid, one for each pair of dataset and model: folder -> configuration.
-
-    Args:
-        settings: the settings of an audit, except that `dataset` and `model` may be lists.
-
-    Raises:
-        UsageError: for a large grid unless `yes` is True, and for settings that do not fit together.
-    """
+    """The planned runs of a grid, one for each pair of dataset and model: folder -> configuration."""
     axes = [_axis(settings, key) for key in _AXES]
     pairs = [
         {**settings, **{key: value for key, value in zip(_AXES, pair, strict=True) if value is not None}}
@@ -55,9 +48,7 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
 def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
     """Compute a grid's runs one after another, print the verdict of each, and exit with the worst of their exit codes.
-
-    All runs are planned before the first one starts, so that wrong settings are refused at once.
-    """
+    All runs are planned before the first one starts, so that wrong settings are refused at once."""
     from privkit.audit.run import plan_audit, run_audit
     from privkit.files.storage import make_root
     from privkit.run.stopping import finished_cells, keeping
@@ -71,8 +62,7 @@ def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, han
             run = run_audit(config, out=folder, progress=progress, **hands)
         verdicts[folder] = run.verdict
         if shown.as_json:
-            fields = {"event": "run", "run": str(folder), "verdict": run.verdict.model_dump(mode="json")}
-            say_json(fields, indent=None)
+            say_json({"event": "run", "run": str(folder), "verdict": run.verdict}, indent=None)
         elif not shown.quiet:
             say(f"{folder}: {run.verdict.sentence}")
         shown.failures(run.verdict, f"{folder}: ")

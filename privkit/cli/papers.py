@@ -101,7 +101,7 @@ def _print_values(shown: Paper, table: str, as_json: bool) -> None:
     if not chosen:
         raise unknown(f"table of {shown.name}", table, tables)
     if as_json:
-        say_json([asdict(value) for value in chosen])
+        say_json(chosen)
         return
     rows = []
     for value in chosen:
@@ -123,8 +123,7 @@ def _print_coverage(chosen: Paper, as_json: bool) -> None:
         entries = [
             {**asdict(one.entry), "state": one.state, "by": one.by, "numbers": len(one.values)} for one in covered
         ]
-        differing = [asdict(one) for one in unlike]
-        say_json({"paper": chosen.name, "counts": counts, "entries": entries, "deviations": differing})
+        say_json({"paper": chosen.name, "counts": counts, "entries": entries, "deviations": unlike})
         return
     print_table(*coverage_table(covered))
     if unlike:
@@ -190,12 +189,12 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
     judged = on_record(chosen.name) if results is None else ordering_verdicts(chosen.name, methods)
     tiny = tiny_verdicts(chosen.name) if results is None else None
     if as_json:
-        answer: dict[str, Any] = {
+        answer = {
             "paper": chosen.name,
             "title": chosen.title,
             "summary": [] if results is not None else [*three_sentences(chosen.name)],
-            "claims": [asdict(one) for one in comparisons],
-            "methods": [asdict(one) for one in methods],
+            "claims": comparisons,
+            "methods": methods,
             "orderings": [ordering_json(one) for one in judged],
             "tiny": [
                 {"source": source, "claim": claim, "verdict": verdict}
@@ -224,10 +223,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """Text table of what is reproduced of a paper: heading, and one row for each of its tables and figures.
-
-    A row gives the count of published numbers, their state (such as reproduced), and privkit's evidence.
-    """
+    """Heading and rows, one for each table and figure of a paper: printed numbers, their state, and our evidence."""
     rows = []
     for one in covered:
         places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
@@ -260,11 +256,8 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Text table of a paper's orderings of methods ("A is better than B"): heading, and one row with the verdict on
-    each.
-
-    If `tiny` gives the verdicts at tiny scale, further columns show these verdicts, the run's size and the added seeds.
-    """
+    """Heading and rows of a paper's orderings ("A is better than B") with our verdicts; `tiny` adds those at tiny
+    scale."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:
@@ -290,16 +283,9 @@ def _new_seeds(one: Judged) -> str:
 
 def ordering_json(one: Judged) -> dict[str, Any]:
     """An ordering and its verdict, as JSON."""
-    gap = None if one.difference is None else asdict(one.difference)
-    found: dict[str, Any] = {
-        "published": one.published,
-        "difference": gap,
-        "verdict": one.verdict,
-        "new_seeds_needed": one.needed,
-    }
-    if one.size:
-        found["size"] = one.size
-    return {**asdict(one.ordering), **found}
+    found = {"published": one.published, "difference": one.difference, "verdict": one.verdict}
+    size = {"size": one.size} if one.size else {}
+    return {**asdict(one.ordering), **found, "new_seeds_needed": one.needed, **size}
 
 
 def interval_text(interval: Interval | None, *, sign: str = "") -> str:

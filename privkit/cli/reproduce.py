@@ -103,19 +103,10 @@ def _methods(found: Reproduced) -> TextTable:
 
 
 def _json(found: Reproduced) -> dict[str, Any]:
-    return {
-        "paper": found.paper,
-        "table": found.table,
-        "scale": found.scale,
-        "claims": [asdict(one) for one in found.claims],
-        "methods": [
-            {
-                **asdict(one),
-                "published": found.published.get((one.method, one.quantity)),
-                "interval": None if one.interval is None else asdict(one.interval),
-                "verdict": found.verdict(one),
-            }
-            for one in found.methods
-        ],
-        "orderings": [ordering_json(one) for one in found.orderings],
-    }
+    methods = [
+        asdict(one) | {"published": published, "interval": one.interval, "verdict": found.verdict(one)}
+        for one in found.methods
+        for published in [found.published.get((one.method, one.quantity))]
+    ]
+    about = {"paper": found.paper, "table": found.table, "scale": found.scale, "claims": found.claims}
+    return about | {"methods": methods, "orderings": list(map(ordering_json, found.orderings))}

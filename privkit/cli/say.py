@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import typer
@@ -23,6 +23,13 @@ def show(shown: Any, **style: Any) -> None:
     console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False, markup=False, **style)
 
 
-def say_json(value: Any, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> None:
-    """Print a value as JSON."""
-    typer.echo(terminal_json(json.dumps(value, indent=indent, ensure_ascii=False, default=default)))
+def say_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a value as JSON, which has no infinity: it becomes null."""
+    plain = json.loads(json.dumps(value, default=_fields), parse_constant=lambda _: None)
+    typer.echo(terminal_json(json.dumps(plain, indent=indent, ensure_ascii=False)))
+
+
+def _fields(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return json.loads(value.model_dump_json()) if hasattr(value, "model_dump_json") else str(value)

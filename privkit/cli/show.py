@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -60,15 +59,8 @@ class Shown:
             from privkit.reports.conclusion import conclusions
 
             threats = threats_of(rows)
-            fields = {
-                "event": "result",
-                "report": str(page),
-                "conclusions": conclusions(rows, threats),
-                "verdict": verdict,
-                "threats": threats,
-                "rows": list(rows),
-            }
-            say_json(fields, indent=None, default=lambda model: json.loads(model.model_dump_json()))
+            fields = {"event": "result", "report": str(page), "conclusions": conclusions(rows, threats)}
+            say_json(fields | {"verdict": verdict, "threats": threats, "rows": list(rows)}, indent=None)
         elif not self.quiet:
             _print_run(list(rows), page)
             say(f"run: {verdict.sentence}")
@@ -79,11 +71,7 @@ class Shown:
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
-        """Print one line for each failure: a cell (defense, attack, seed) with an error, a failed check of the results,
-        or a failed gate (a condition that the user set).
-
-        A sentence that applies to several results is printed once.
-        """
+        """Print one line for each cell with an error, and for each check or gate that failed."""
         failed: dict[str, None] = {}
         for cell in verdict.cells:
             if cell.status == "error":
@@ -172,7 +160,6 @@ def _shared(rows: Sequence[Any]) -> list[tuple[str, str | None]]:
 
 
 def _remarks(row: Any, shared: Sequence[tuple[str, str | None]]) -> Iterator[tuple[str, str | None]]:
-    """The lines on one row, without those that are said of all."""
     told = [line for line in _said(row) if line not in shared]
     if told:
         yield f"{row.defense} / {row.attack}, seed {row.seed}", None

@@ -25,22 +25,14 @@ _READER_GONE = 141  # a shell's exit code for a program that SIGPIPE ended
 
 
 class Output(io.FileIO):
-    """An output stream that drops text which cannot be written, so that a write error does not stop a computation.
-
-    Attributes:
-        failed: the first write error; None if everything was written.
-    """
+    """A stream that drops text which cannot be written, so that no computation stops; `failed` is the first error."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self.failed: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write the data; if this fails, store the error in `failed`.
-
-        Raises:
-            BrokenPipeError: on standard output, if its reader has closed it.
-        """
+        """Write the data; an error is kept in `failed`, except that of a closed reader of standard output."""
         try:
             return super().write(data) or 0
         except BrokenPipeError:
@@ -109,8 +101,7 @@ def _told(error: BaseException) -> int:
 def _streams() -> Output:
     """Make standard output and standard error always writable, and return standard output.
 
-    A closed descriptor is opened on the null device, so that no file of the run gets its number. A character that the
-    stream's encoding lacks becomes "?".
+    A closed descriptor is opened on the null device, so that no file of the run gets its number.
     """
     for descriptor in (0, 1, 2):
         try:
@@ -122,23 +113,16 @@ def _streams() -> Output:
         given, raw = getattr(sys, name), Output(descriptor)
         with suppress(AttributeError, OSError):
             given.flush()
-        stream = io.TextIOWrapper(
-            io.BufferedWriter(raw),
-            encoding=getattr(given, "encoding", "utf-8"),
-            errors="replace",
-            line_buffering=descriptor == 2 or raw.isatty(),
-            write_through=getattr(given, "write_through", False),
-        )
-        setattr(sys, name, stream)
+        encoding, through = getattr(given, "encoding", "utf-8"), getattr(given, "write_through", False)
+        lines = descriptor == 2 or raw.isatty()
+        setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), encoding, "replace", None, lines, through))
         outputs.append(raw)
     return outputs[0]
 
 
 def _refuse_small_limits() -> None:
-    """Raise a `MemoryError` if the memory limit is too small for the libraries, since the process would die silently.
-
-    If there is a limit, a child process tests whether it suffices.
-    """
+    """Raise a `MemoryError` if the memory limit is too small for the libraries, since the process would die silently; a
+    child process tests whether it suffices."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -170,17 +154,8 @@ def _reader_gone() -> NoReturn:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context without Python's garbage collection, which would scan torch's objects repeatedly while they load.
-
-    This saves a seventh of the time in which a command reads its settings. Memory that is allocated inside may stay in
-    use until the process ends, so allocate little.
-
-    >>> with uncollected():
-    ...     gc.isenabled()
-    False
-    >>> gc.isenabled()
-    True
-    """
+    """A context without garbage collection, which takes a seventh of a command's start, as torch loads; allocate
+    little."""
     before = gc.isenabled()
     gc.disable()
     try:

@@ -31,15 +31,8 @@ def read_arrays(
     wanted: Mapping[str, tuple[str, int]],
     optional: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> dict[str, NDArray[Any]]:
-    """Read arrays of equal length from an npz file: name -> array.
-
-    Args:
-        wanted: array name -> numpy's kind ("f", "u", "b", "U") and number of dimensions.
-        optional: kind and dimensions of arrays that may be missing from the file, as in `wanted`.
-
-    Raises:
-        DamagedFile: if the data are no npz file with these arrays, or unpack to more than `_MOST_BYTES`.
-    """
+    """Read arrays of equal length from an npz file: name -> array. `wanted` maps a name to numpy's kind ("f", "u", "b",
+    "U") and number of dimensions; `optional` arrays may be missing. A `DamagedFile` refuses other data."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(member.file_size for member in archive.infolist()) > _MOST_BYTES:
@@ -59,13 +52,8 @@ def read_arrays(
 
 
 def read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """Read one array of an npz archive.
-
-    Before memory is allocated, the size in the array's header is compared with the size in the archive.
-
-    Raises:
-        ValueError: if the array holds objects, or its header claims more bytes than the archive has.
-    """
+    """Read one array of an npz archive. Before memory is allocated, the size in the array's header is compared with the
+    size in the archive; a `ValueError` refuses a larger one, and objects."""
     size = archive.getinfo(name).file_size
     with archive.open(name) as member:
         version = np.lib.format.read_magic(member)

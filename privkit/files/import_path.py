@@ -17,13 +17,9 @@ from typing import Any
 from privkit.errors import PrivkitError, UsageError, one_line, shortened
 from privkit.files.observed import watch
 
-_OURS = frozenset(
-    {
-        "privkit.audit.export:clients",
-        "privkit.audit.export:server",
-        "privkit.domains.images.own:FromFunction",
-        "privkit.models.imported:FromFunction",
-    }
+_OURS = (
+    *("privkit.audit.export:clients", "privkit.audit.export:server"),
+    *("privkit.domains.images.own:FromFunction", "privkit.models.imported:FromFunction"),
 )
 """Objects of privkit that a file may name by import path: all import a user's own parts through `imported`."""
 _TRUSTED: ContextVar[Sequence[str] | None] = ContextVar("trusted modules", default=None)
@@ -37,17 +33,7 @@ class Untrusted(UsageError):
 
 @contextmanager
 def only(trusted: Sequence[str]) -> Iterator[None]:
-    """A context in which only objects of trusted modules can be imported by an import path.
-
-    Args:
-        trusted: names of the trusted modules; their submodules are trusted, too.
-
-    >>> with only(["mynets"]):
-    ...     imported("the builder", "torch:load")
-    Traceback (most recent call last):
-    privkit.files.import_path.Untrusted: this recording names the builder torch:load, but a recording must not \
-decide which code runs; if you trust all that torch defines, give --trust torch, or trust=["torch"] in Python
-    """
+    """A context in which only objects of these modules and their submodules can be imported by an import path."""
     token = _TRUSTED.set(tuple(trusted))
     try:
         yield
@@ -56,21 +42,12 @@ decide which code runs; if you trust all that torch defines, give --trust torch,
 
 
 def is_trusted(module: str, trusted: Sequence[str]) -> bool:
-    """Whether a module is in `trusted`, or is a submodule of a module in it.
-
-    >>> is_trusted("mynets.small", ["mynets"]), is_trusted("mynetsandmore", ["mynets"])
-    (True, False)
-    """
+    """Whether a module is in `trusted`, or is a submodule of a module in it."""
     return any(f"{module}.".startswith(f"{name}.") for name in trusted)
 
 
 def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
-    """Refuse an import path outside the trusted modules, before anything is imported. `what` names the object in the
-    error.
-
-    Raises:
-        Untrusted: if the path is not trusted; the message says what to add to the command.
-    """
+    """Refuse an import path outside the trusted modules, before anything is imported."""
     module, _, name = path.replace(":", ".").rpartition(".")
     if f"{module}:{name}" not in _OURS and not is_trusted(module, trusted):
         raise Untrusted(
@@ -80,29 +57,14 @@ def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
 
 
 def with_options(given: str) -> tuple[str, str] | None:
-    """Split `module:object` or `module:object:key=value,…` into the import path and its options; None for other texts.
-
-    >>> with_options("mine.stages:Squash:bound=2"), with_options("masking:keep=.2")
-    (('mine.stages:Squash', 'bound=2'), None)
-    """
+    """Split `module:object` or `module:object:key=value,…` into import path and options; None for other texts."""
     found = _PATH.fullmatch(given)
     return (found[1], found[2] or "") if found else None
 
 
 def imported(what: str, path: str) -> Any:
-    """Import the object that an import path names.
-
-    Args:
-        what: name of the object in errors, such as "the defense".
-        path: "package.module:object", or "package.module.object".
-
-    Raises:
-        UsageError: if the import fails (with the reason and a remedy), or if the path is not trusted inside `only`.
-
-    >>> imported("the function", "math:sqrot")
-    Traceback (most recent call last):
-    privkit.errors.UsageError: cannot import the function math:sqrot: math has no sqrot; did you mean 'sqrt'?
-    """
+    """Import what "package.module:object" or "package.module.object" names; `what` is its name in errors, such as "the
+    defense". Inside `only`, a path that is not trusted is refused."""
     module, _, name = path.replace(":", ".").rpartition(".")
     if not module:
         raise UsageError(f"{path!r} is not an import path; write {what} as package.module:object")
@@ -145,13 +107,7 @@ def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> 
 
 @contextmanager
 def faults_of(what: str, part: object) -> Iterator[None]:
-    """A context that turns an error of a user's own part (defense, attack, …) into one sentence; other errors are
-    unchanged.
-
-    Raises:
-        UsageError: if a part that is not privkit's raises an error; the message names the part `what`, the error and
-            its line.
-    """
+    """A context that turns an error of a user's own part into one sentence with its line; `what` names the part."""
     try:
         yield
     except (MemoryError, PrivkitError):

@@ -57,10 +57,8 @@ def content(path: str) -> str:
 
 
 def watch(module: str) -> None:
-    """Observe which files a module outside privkit reads, itself or through code that it calls.
-
-    Call this before the module is imported.
-    """
+    """Observe which files a module outside privkit, which is not yet imported, reads by itself or by code that it
+    calls."""
     if module.partition(".")[0] == "privkit":
         return
     if not _plugins:
@@ -82,14 +80,8 @@ def begin() -> None:
 
 
 def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[str, str]:
-    """The files that these source files read, directly or through sources that they called: path -> SHA-256.
-
-    Args:
-        or_by_others: paths that are included if any observed code read them.
-
-    Raises:
-        UsageError: if a file was edited after it was read, since results would mix old and new contents.
-    """
+    """The files that these source files read, directly or through sources that they called, and those of `or_by_others`
+    that any observed code read: path -> SHA-256. A `UsageError` says if a file was edited after it was read."""
     roots, found = {os.path.abspath(source) for source in sources}, dict[str, str]()
     with _lock:
         waiting = [*roots, *(set(or_by_others) & _hashes.keys())]
@@ -151,10 +143,8 @@ def _note(path: str, flags: int, frame: FrameType | None) -> None:
 
 
 def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
-    """The source files outside privkit on the call stack, and whether privkit's code called them.
-
-    The set is empty if privkit opens the file for itself or for its data.
-    """
+    """The source files outside privkit on the call stack (none if privkit opens the file for itself or for its data),
+    and whether privkit's code called them."""
     files: set[str] = set()
     while frame is not None:
         name = str(frame.f_globals.get("__name__"))
@@ -181,11 +171,7 @@ def _ignored(path: str) -> bool:
 def _places() -> frozenset[str]:
     python = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), site.getusersitepackages()}
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    ours = {
-        here,
-        *(os.path.realpath(os.path.join(here, library)) for library in ("", *_LIBRARIES)),
-        str(cache_folder()),
-    }
+    ours = {here, str(cache_folder()), *(os.path.realpath(os.path.join(here, part)) for part in ("", *_LIBRARIES))}
     return frozenset({*_SYSTEM, *(os.path.abspath(place) for place in python), *ours} - {os.path.sep})
 
 

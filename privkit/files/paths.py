@@ -1,5 +1,4 @@
-"""Safe paths below a run folder: they stay inside the folder and contain no symbolic link, and only plain files are
-read.
+"""Safe paths below a run folder: they stay inside it and contain no symbolic link, and only plain files are read.
 
 A run folder may come from somebody else. `root` resolves the folder's own path once. Below it, a link or a ".." is an
 attempt to escape and is refused.
@@ -22,29 +21,12 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr
 
 
 def root(path: Path | str) -> Path:
-    """A user's path as an absolute folder without links, from which every command starts.
-
-    The user's own path may contain ".." and links, such as /scratch or macOS's /tmp.
-
-    >>> root("/") / "runs" == root("/runs/../runs/")
-    True
-    """
+    """A user's path, which may contain ".." and links (such as macOS's /tmp), as an absolute folder without links."""
     return Path(os.path.realpath(path))
 
 
 def inside(root: Path, *names: str) -> Path:
-    """Join `names`, each the name of one folder or file, to a path below `root`.
-
-    Raises:
-        RunFolderError: if a name is empty, is "..", or has several parts.
-
-    >>> inside(Path("/runs/a"), "cells", "none-s0").as_posix()
-    '/runs/a/cells/none-s0'
-    >>> inside(Path("/runs/a"), "cells", "../../b")
-    Traceback (most recent call last):
-    ...
-    privkit.errors.RunFolderError: '../../b' is not a name of a file in /runs/a; that row was not written by privkit
-    """
+    """Join `names`, each the name of one folder or file, to a path below `root`; others are refused."""
     for name in names:
         if name in ("", ".", "..") or set(name) & {"/", "\\", "\0"} or Path(name).name != name:
             raise RunFolderError(f"{name!r} is not a name of a file in {root}; that row was not written by privkit")
@@ -52,34 +34,18 @@ def inside(root: Path, *names: str) -> Path:
 
 
 def file_name(name: str) -> str:
-    """Turn the name of a part (defense, attack, …) into a file name: an import path's colon becomes a dot; long names
-    are cut.
-
-    >>> file_name("gaussian_noise+masking"), file_name("mine.stages:Squash")
-    ('gaussian_noise+masking', 'mine.stages.Squash')
-    """
+    """The name of a part as a file name: an import path's colon becomes a dot, and long paths are cut."""
     return name.replace(":", ".")[-_LONGEST_NAME:] if ":" in name else name
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that is reached through a symbolic link, or through "..".
-
-    Raises:
-        OSError: ELOOP for such a folder.
-    """
+    """Refuse a folder that is reached through a symbolic link, or through "..", with an `OSError` (ELOOP)."""
     if ".." in folder.parts or os.path.realpath(folder) != os.path.abspath(folder):
         raise OSError(errno.ELOOP, "its folder is a symbolic link, which a run folder never holds")
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a plain file without following links; returns its descriptor.
-
-    Args:
-        path: a path whose folder contains no link.
-
-    Raises:
-        OSError: ELOOP for a link, EINVAL for a pipe, a device or a folder, and every error of `os.open`.
-    """
+    """Open a plain file, and no link, pipe, device or folder; returns its descriptor."""
     check_folder(path.parent)
     try:
         descriptor = os.open(path, flags | _NO_LINK, 0o644)
@@ -97,14 +63,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """Read a plain file of a run folder.
-
-    Args:
-        most: the largest number of bytes; None for no limit.
-
-    Raises:
-        OSError: if the file is missing, not plain, behind a link, or larger than `most`.
-    """
+    """Read a plain file of a run folder, of at most `most` bytes."""
     descriptor = open_file(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as handle:
         if most is not None and os.fstat(descriptor).st_size > most:

@@ -1,7 +1,7 @@
-"""Reads and writes the records of a run folder: JSON files with identifying fields and a checksum over all fields.
+"""Reads and writes records: JSON files with identifying fields and a checksum over all fields.
 
-A record describes a run, a cell (one result), a model, or an attack's control experiments. It is written last and lists
-the checksums of the other files.
+A record describes a run, a cell, a model, or an attack's control experiments. It is written last and lists the
+checksums of the other files.
 """
 
 from __future__ import annotations
@@ -20,12 +20,8 @@ AGAIN = "repeat the run's command to do that part anew"  # advice after a damage
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
-    """The message for a file of a run that could not be read. It does not advise to delete the file, which may be
-    intact.
-
-    Args:
-        unit: folder of the result or model whose record lists the file; None if no record lists it.
-    """
+    """The message for a file that could not be read; it does not advise to delete the file, which may be intact. `unit`
+    is the folder of the result or model whose record lists it, if any."""
     return f"cannot read {path} ({error.strerror}); make it readable, or move {unit or 'it'} away and {AGAIN}"
 
 
@@ -34,28 +30,14 @@ class Broken(ValueError):
 
 
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
-    """JSON text of the fields, followed by the SHA-256 of their canonical JSON.
-
-    >>> sealed({"cell": "c", "mse": 0.25})[:53]
-    '{"cell": "c", "mse": 0.25, "sha256": "d0010522289dba8'
-    """
+    """JSON text of the fields, followed by the SHA-256 of their canonical JSON."""
     plain = json.loads(json.dumps(fields))  # as a reader will have it: lists for tuples, text for keys
     return json.dumps({**plain, _SEAL: _checksum(plain)}, indent=indent)
 
 
 def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
-    """Read the fields of a record that `sealed` wrote; the checksum is checked and removed.
-
-    Args:
-        data: JSON text, with any spacing and order of keys.
-        **identity: fields that identify what the record describes, with the expected values.
-
-    Raises:
-        Broken: if the data are no JSON object, the checksum is missing or wrong, or a field has another value.
-
-    >>> opened(sealed({"cell": "c", "mse": 0.25}), cell="c")
-    {'cell': 'c', 'mse': 0.25}
-    """
+    """The fields of a record that `sealed` wrote. `Broken` is raised without the right checksum, or if a field of
+    `identity` has another value."""
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
@@ -84,12 +66,7 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The files that differ from a record's list, as pairs (file, description of the difference); empty if all are
-    intact.
-
-    Args:
-        files: the record's list: name or path below the folder -> SHA-256.
-    """
+    """The files that differ from a record's list (path below the folder -> SHA-256), each with what differs."""
     changes = []
     for name, known in files.items():
         try:
@@ -105,11 +82,7 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def checked_bytes(path: Path, known: str | None) -> bytes:
-    """Read a file and compare it with its SHA-256 in a record (`known`).
-
-    Raises:
-        DamagedFile: if the record does not list the file (`known` is None), or if the SHA-256 differs.
-    """
+    """Read a file; a `DamagedFile` if it has not the SHA-256 `known` of its record, or none is known."""
     try:
         data = read_bytes(path)
     except OSError as error:

@@ -44,13 +44,9 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """Write a file atomically: write a temporary file beside it, flush it to disk, and rename it.
-
-    The file's folder is created if necessary, but no folder above it, so that a removed run folder is not recreated.
-
-    Args:
-        flush: whether to flush to disk; False for a file that is checked on reading and may be lost in a power failure.
-    """
+    """Write a file atomically: write a temporary file beside it, flush it to disk, and rename it. Its folder is created
+    if necessary, but no folder above it, so that a removed run folder is not recreated. `flush` is False for a file
+    that is checked on reading and may be lost in a power failure."""
     with writing(path):
         make_folder(path.parent)
         half = temporary(path)
@@ -78,11 +74,7 @@ def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -
 
 
 def present_bytes(path: Path, most: int | None = None) -> bytes | None:
-    """Read a file of a run folder; None if the file does not exist.
-
-    Raises:
-        DamagedFile: if the file exists but cannot be read.
-    """
+    """Read a file of a run folder; None if it does not exist, a `DamagedFile` if it cannot be read."""
     try:
         return read_bytes(path, most)
     except FileNotFoundError:
@@ -92,14 +84,7 @@ def present_bytes(path: Path, most: int | None = None) -> bytes | None:
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
-    """Read the fields of a record (a JSON file with a checksum); None if the file does not exist.
-
-    Args:
-        **identity: fields that identify the record, with their expected values.
-
-    Raises:
-        DamagedFile: if the record was changed, or has other values in these fields.
-    """
+    """The fields of a record; None if there is no file, a `DamagedFile` if it was changed or has another `identity`."""
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else opened(data, **identity)
     except Broken as error:
@@ -107,11 +92,7 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
 
 
 def append_line(path: Path, line: str, *, flush: bool = True) -> None:
-    """Append one line by a single write; a killed process leaves at most a truncated last line.
-
-    Args:
-        flush: whether to wait until the line is on disk, so that it survives a power failure.
-    """
+    """Append one line by a single write, of which a killed process leaves at most a truncated line."""
     with writing(path):
         make_folder(path.parent)
         descriptor = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -139,13 +120,11 @@ def remove(path: Path) -> None:
 
 def sweep(folder: Path) -> int:
     """Delete the temporary files of killed processes below a folder, and count them; needs the folder's lock."""
-    swept = 0
-    for place, _, names in os.walk(folder):
-        for name in filter(TEMPORARY.fullmatch, names):
-            with writing(path := Path(place) / name):
-                path.unlink(missing_ok=True)
-                swept += 1
-    return swept
+    left = [path for path in folder.rglob(".*.tmp") if TEMPORARY.fullmatch(path.name)]
+    for path in left:
+        with writing(path):
+            path.unlink(missing_ok=True)
+    return len(left)
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
@@ -160,11 +139,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> bytes | None:
-    """The checked content that `save_state` wrote; None if there is no file.
-
-    Raises:
-        DamagedFile: if the file was damaged since, or was written for another result or model.
-    """
+    """The checked content that `save_state` wrote; None if there is no file, a `DamagedFile` if it is not its own."""
     if (data := present_bytes(path)) is None:
         return None
     header, _, payload = data.partition(b"\n")
@@ -179,11 +154,7 @@ def read_state(path: Path) -> bytes | None:
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """Read what `save_state` wrote, without unpickling objects; None if there is no file.
-
-    Raises:
-        DamagedFile: if the file was damaged since, or was written for another result or model.
-    """
+    """Read what `save_state` wrote, without unpickling objects; errors are those of `read_state`."""
     import torch
 
     payload = read_state(path)
@@ -228,13 +199,7 @@ def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
 
 
 def load_module(path: Path, module: nn.Module, known: str | None) -> None:
-    """Read weights from a file into a module.
-
-    A `DamagedFile` is raised if the file is missing or was changed.
-
-    Args:
-        known: the SHA-256 that `save_module` returned.
-    """
+    """Read weights, whose SHA-256 is `known`, into a module; a `DamagedFile` if the file is missing or was changed."""
     from safetensors.torch import load
 
     weights, own = load(checked_bytes(path, known)), module.state_dict()
@@ -247,12 +212,7 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Create the folder that a user named, with its parents.
-
-    Raises:
-        RunFolderError: if the path cannot be a folder.
-        StorageError: if the disk is full, or the user lacks permission.
-    """
+    """Create the folder that a user named, with its parents."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:

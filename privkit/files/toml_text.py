@@ -22,13 +22,7 @@ class TooMuch(TomlError):
 
 
 def read_text(path: Path) -> str:
-    """Read the text of a file, or of a pipe such as `<(command)`.
-
-    Raises:
-        OSError: if the path cannot be read, or is a device or a folder.
-        TooMuch: if the text is larger than `_MOST_BYTES`.
-        TomlError: if the text is not UTF-8.
-    """
+    """Read the text of a file, or of a pipe such as `<(command)`; devices and folders raise an `OSError`."""
     with path.open("rb") as handle:
         mode = os.fstat(handle.fileno()).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
@@ -43,19 +37,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse a TOML text into nested dictionaries.
-
-    Raises:
-        TomlError: if the text is not valid TOML.
-        TooMuch: if the text is nested too deeply, or contains a number of more than 64 bits.
-
-    >>> parse_toml("seed = 3")
-    {'seed': 3}
-    >>> parse_toml("epochs = 1" + "0" * 400)
-    Traceback (most recent call last):
-    ...
-    privkit.files.toml_text.TooMuch: a whole number must have at most 64 bits, and one has 1329
-    """
+    """Parse a TOML text into nested dictionaries; deep nesting and whole numbers of more than 64 bits are `TooMuch`."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.count(".") > _MOST_DOTS:
             raise TooMuch(f"line {number} has more than {_MOST_DOTS} dots")

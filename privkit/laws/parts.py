@@ -14,7 +14,7 @@ from privkit.attacks.outputs import BadOutput
 from privkit.constraints import allowed
 from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknown
 from privkit.files.import_path import faults_of, imported
-from privkit.parts import docstrings
+from privkit.parts.entries import meanings_of, text_of
 from privkit.parts.own_parts import is_own_name, kind_noun, kinds_of
 from privkit.parts.registry import Component, is_pair, load, parse, part_table, read_part, stages_given
 
@@ -30,10 +30,10 @@ def _is_frozen(component: Component, kind: str) -> str:
 def _is_documented(component: Component, kind: str) -> str:
     """The docstring's first line describes the part, and each option is explained."""
     spec = component.spec
-    text = docstrings.text(spec).partition("\n")[0]
-    if len(text) < _SHORTEST or docstrings.text(spec) == inspect.cleandoc(object.__doc__ or ""):
+    text = text_of(spec).partition("\n")[0]
+    if len(text) < _SHORTEST or text_of(spec) == inspect.cleandoc(object.__doc__ or ""):
         return f"give its class a docstring whose first line says what it is, in {_SHORTEST} characters or more"
-    meanings = docstrings.meanings(type(spec))
+    meanings = meanings_of(type(spec))
     silent = [field.name for field in dataclasses.fields(spec) if field.name not in meanings]
     return f"say under Attributes: what {', '.join(silent)} means" if silent else ""
 

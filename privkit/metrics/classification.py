@@ -15,15 +15,10 @@ CONFIDENCE = 0.95
 
 
 def _delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
-    """Confidence interval of a statistic, from each record's influence on it.
+    """Confidence interval of a statistic in the range `within`, from each record's influence [N], of mean zero.
 
-    None if all influences are 0, or if the value is an end of the range `within`.
-
-    The statistic's variance is estimated by the variance of the mean influence. The interval is computed on the logit
-    scale of the range and transformed back; on (-1, 1) this is Fisher's z.
-
-    Args:
-        influence: derivative of the statistic with respect to the weight of each record, [N], with mean zero.
+    The variance is estimated by that of the mean influence. The interval is computed on the logit scale of the range
+    (on (-1, 1): Fisher's z). None if all influences are 0, or the value is an end of the range.
 
     Source: Hampel 1974 (the influence curve); Efron and Tibshirani 1993, §22 (the delta method).
     """
@@ -74,16 +69,9 @@ class TaskScores:
 
 
 def task_scores(scores: Floats, labels: Whole) -> TaskScores:
-    """Accuracy, MCC and AUC of a classifier.
+    """Accuracy, MCC and AUC of a classifier, from scores [N, L] and classes [N], or 0 and 1 in [N, L].
 
-    Args:
-        scores: scores of N records for L classes, [N, L], higher for likelier classes. With several labels per record,
-            a score above 0 predicts the label.
-        labels: the class of each record, [N], or several labels per record, as 0 and 1 in [N, L].
-
-    >>> found = task_scores(np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]]), np.array([0, 1, 1]))
-    >>> round(found.accuracy.value, 3), found.mcc.value, found.auc.value
-    (0.667, 0.5, 0.75)
+    A score above 0 predicts one of several labels.
     """
     if labels.ndim == 2:
         predicted, targets, classes = (scores > 0).astype(np.int64), labels, 2
@@ -130,10 +118,8 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
     """Matthews' correlation coefficient in [−1, 1], for any number of classes; 0 if predictions or labels are constant.
 
     If no prediction is wrong, the interval's lower limit is the MCC of a classifier with the observed class shares
-    whose error rate is Clopper–Pearson's upper limit, since the delta method does not apply.
-
-    Args:
-        labels: classes of N records, [N], 0..classes−1; or L labels per record, [N, L], which count as dependent.
+    whose error rate is Clopper–Pearson's upper limit, since the delta method does not apply. L labels per record,
+    [N, L], count as dependent.
 
     Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
     without errors are privkit's derivation.
@@ -162,12 +148,10 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 
 
 def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
-    """Area under the ROC curve of L classes, each against the rest, averaged over classes; scores and targets are [N,
-    L].
+    """Area under the ROC curve of L classes [N, L], each against the rest, averaged over classes.
 
     Ties count one half. If all pairs are ranked correctly, each class gets Clopper–Pearson's limit for its number of
-    disjoint pairs; the limits hold jointly for all classes. Returns None if no class has both positive and negative
-    records.
+    disjoint pairs; the limits hold jointly. None if no class has both positive and negative records.
 
     Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (the
     contribution of each record to one area; the mean over classes is derived).

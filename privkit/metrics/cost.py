@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from privkit.constraints import choice, real, whole
 from privkit.shared.costs import Costs
 
 FLOAT = 4  # bytes of a number on the wire: float32
@@ -23,10 +22,7 @@ FLOAT = 4  # bytes of a number on the wire: float32
 def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
     """Share of its smashed data that a client sends, in [0, 1], on average over messages (mixed batches) and clients.
 
-    Args:
-        weights: mixing weights of M messages for k clients and T tokens, float [M, k, T] (`Release.weights`), 0 where a
-            token is not sent; None if the release has no masks.
-        present: bool [M, k], False where a message has fewer than k clients; None if all messages have k clients.
+    `weights` are `Release.weights` [M, k, T]; of the k seats of a message, only those `present` count.
     """
     if weights is None:
         return 1.0
@@ -40,11 +36,7 @@ def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: 
     On CUDA it is `max_memory_allocated`, whose running maximum is reset; before, an uncounted run lets cuBLAS allocate
     its workspace. A CPU has no such counter: every tensor that an operation returns is counted until its storage is
     freed. This equals the peak in torch's profiler, except for temporary memory inside one kernel (as in convolutions),
-    which depends on the processor.
-
-    Args:
-        work: function to measure, called once on a CPU and twice on CUDA; it must free what it allocates.
-        resident: tensors that exist before and during the work, such as weights and images.
+    which depends on the processor. `work` must free what it allocates.
 
     Source: torch.cuda.max_memory_allocated; the CPU's meter is torch.distributed._tools.MemTracker without its module
     hooks.
@@ -94,9 +86,6 @@ class _LiveTensors(TorchDispatchMode):
         return result
 
 
-_Routing = Literal["unicast", "broadcast", "average"]
-
-
 def costs_of(
     lower: nn.Module,
     record: Tensor,
@@ -104,7 +93,7 @@ def costs_of(
     trained: bool,
     batch_size: int = 1,
     kept: float = 1.0,
-    gradient: _Routing = "unicast",
+    gradient: Literal["unicast", "broadcast", "average"] = "unicast",
     label_bytes: float = 0.0,
     seed_bytes: int = 0,
     averaged_every: int | None = None,
@@ -125,9 +114,6 @@ def costs_of(
         averaged_every: rounds between two averages of the lower segments; None for never.
         companion: a network on smashed data that the client trains beside the task, such as a simulated attacker.
 
-    Raises:
-        ValueError: for shares, sizes or names that are not allowed.
-
     Source: DP-CutMixSL §3 (positions with mask 1 are sent) and appendix B (unicast and broadcast); CutMixSL §3.1 (masks
     as a seed); torch.utils.flop_counter (two operations a multiply-accumulate).
 
@@ -135,7 +121,6 @@ def costs_of(
     >>> cost.bytes_up, cost.client_macs, cost.client_training_macs
     (6.0, 12, 24)
     """
-    _check(record, batch_size, kept, gradient, label_bytes, seed_bytes, averaged_every)
     lower, companion = deepcopy((lower, companion))
     if not trained:
         lower.requires_grad_(False)
@@ -154,20 +139,6 @@ def costs_of(
         client_parameters=sum(p.numel() for p in weights),
         peak_memory=_peak(lower, companion, record, batch_size, trained),
     )
-
-
-def _check(
-    record: Tensor, batch_size: int, kept: float, gradient: str, labels: float, seed: int, averaged_every: int | None
-) -> None:
-    if record.ndim < 2 or len(record) != 1:
-        raise ValueError(f"record must be one record [1, ...], got shape {list(record.shape)}")
-    whole("batch_size", batch_size)
-    real("kept", kept, least=0, most=1)
-    choice("gradient", gradient, get_args(_Routing))
-    real("label_bytes", labels, least=0)
-    real("seed_bytes", seed, least=0)
-    if averaged_every is not None:
-        whole("averaged_every", averaged_every)
 
 
 def _travelling(lower: nn.Module) -> int:

@@ -43,14 +43,7 @@ class FeatureNetwork:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """F features of each of N images, float32 [N, F] on the images' device.
-
-        A `UsageError` is raised if the images have another shape or hold NaN.
-
-        Args:
-            images: images [N, C, H, W] in [0, 1]; C is 1 (repeated three times) or 3. Images are resized bilinearly
-                with antialiasing.
-        """
+        """Features [N, F] of images [N, 1 or 3, H, W] in [0, 1]; NaN or another shape is a `UsageError`."""
         if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
             raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
         if not images.isfinite().all():
@@ -69,16 +62,11 @@ class FeatureNetwork:
 def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNetwork:
     """Load the feature network that the user named.
 
-    Args:
-        name: "timm:MODEL" or "torchvision:MODEL" loads pretrained weights, from the library's cache or a download; the
-            features are the classifier's input. "file:PATH" loads TorchScript from images [N, 3, H, W] in [0, 1] to F
-            features, [N, F]; if the module has a whole number `image_size`, images are resized to it. "embedded" is
-            EfficientNet-Lite0 from two packages (ImageNet features for any picture). "dlib" is a face descriptor for
-            aligned face crops.
-
-    Raises:
-        UsageError: if there is no such network, or it does not return one feature vector per image.
-        DataError: if weights, file or packages are missing; the message names alternatives.
+    "timm:MODEL" and "torchvision:MODEL" load pretrained weights; the features are the classifier's input. "file:PATH"
+    loads TorchScript from images [N, 3, H, W] in [0, 1] to features [N, F]; if the module has a whole number
+    `image_size`, images are resized to it. "embedded" is EfficientNet-Lite0 from two packages (ImageNet features for
+    any picture). "dlib" is a face descriptor for aligned face crops. A `UsageError` says that there is no such network,
+    or that it does not return one vector per image; a `DataError` that weights, file or packages are missing.
 
     Source: Yao et al., patch shuffling, §V-A, use an ImageNet ResNet18 for CIFAR-10, and FaceNet (Schroff et al. 2015)
     for faces.

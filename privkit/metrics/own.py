@@ -49,11 +49,7 @@ def column(metric: ImageMetric) -> str:
 
 
 def values(metric: ImageMetric, truth: Tensor, guess: Tensor) -> Values:
-    """Apply a user's metric to N originals and guesses [N, C, H, W] in [0, 1]: one value per image, [N].
-
-    Raises:
-        UsageError: if the metric fails, or does not give a finite number for each image.
-    """
+    """Apply a user's metric to N originals and guesses [N, C, H, W] in [0, 1]: one finite value per image, [N]."""
     with faults_of(f"metric {metric.name}", metric):
         given = np.asarray(metric(truth.cpu().numpy().copy(), guess.cpu().numpy().copy(), data_range=1.0))
     if given.shape != (len(truth),) or given.dtype.kind not in "biuf":

@@ -45,20 +45,11 @@ class Perception:
     def of(
         cls, names: Sequence[str], device: torch.device, own: Mapping[str, ImageMetric] = MappingProxyType({})
     ) -> Perception:
-        """Load the networks and metrics that a user named.
+        """Load the networks and metrics that a user named, at most one name of each kind.
 
-        Args:
-            names: at most one name of each kind: a feature network (see `feature_network`); "lpips:alex", "lpips:vgg"
-                or "lpips:squeeze"; and "classifier" (trained here) or "classifier:PATH", a TorchScript file from images
-                [N, 3, H, W] in [0, 1] to scores of L classes, [N, L].
-            own: the user's own metrics, by name.
-
-        Raises:
-            UsageError: if two networks have one kind, or a name is unknown.
-            DataError: if weights or packages are missing.
-
-        >>> Perception.of([], torch.device("cpu")).labels
-        ()
+        Kinds are a feature network (see `feature_network`); "lpips:alex", "lpips:vgg" or "lpips:squeeze"; and
+        "classifier" (trained here) or "classifier:PATH", a TorchScript file from images [N, 3, H, W] in [0, 1] to
+        scores [N, L].
         """
         check_names(names)
         trunks = [name.partition(":")[2] for name in names if name.startswith("lpips:")]
@@ -84,14 +75,7 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """Prepare the networks for the images of one seed; returns a copy.
-
-        A classifier from a file is checked; otherwise one is trained on `known`, images that are not attacked.
-
-        Raises:
-            UsageError: if images have several labels each, or if a classifier from a file has another number of
-                classes.
-        """
+        """A copy for the images of one seed: a classifier from a file is checked, or one is trained on `known`."""
         if self.learns:
             return replace(self, classifier=taught(known, classes, seed))
         if self.classifier is not None:
@@ -121,10 +105,7 @@ class Perception:
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Values [N] by metric, for N originals and guesses [N, C, H, W] in [0, 1].
-
-        Guesses are classified only if `labels` are given.
-        """
+        """Values [N] by metric, for originals and guesses [N, C, H, W]; `recognized` only if `labels` are given."""
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identity": identity(truth, guess, self.network)}

@@ -14,7 +14,6 @@ from torch.nn import functional
 from privkit.attacks.scores.image import Values
 from privkit.domains.base import Batch, several
 from privkit.errors import DataError, UsageError, one_line
-from privkit.metrics.feature_names import TRUNKS
 from privkit.metrics.feature_networks import FeatureNetwork, hash_weights
 from privkit.shared.seeds import derive
 from privkit.torch_utils.one_cycle import one_cycle
@@ -25,32 +24,22 @@ _LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
 
 
 def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
-    """Feature similarity of each of N images: |cosine| of the features of the original and the guess; higher is closer.
+    """Feature similarity of each of N images: |cosine| of the features of original and guess, [N] in [0, 1].
 
     Even unrelated pictures have values far above 0; `f_sim_floors` gives such reference values.
 
-    Returns:
-        float64 [N], in [0, 1]; 0 if all features are 0.
-
     Source: Yao et al., patch shuffling, §V-A ("F-SIM"), with the absolute value of the authors' repository.
     """
-    _same_shape(truth, guess)
     return _values((_unit(network(truth)) * _unit(network(guess))).sum(1).abs())
 
 
 def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict[str, float]:
-    """Reference values for `f_sim`: the mean |cosine| of features over all pairs of originals of the same class, and
-    over all pairs of different classes.
+    """Reference values for `f_sim`: the mean over all pairs of originals of the "same_class", and of "other_class".
 
     A guess whose score is not higher reveals at most the class of the image.
 
-    Returns:
-        The means in [0, 1], as "same_class" and "other_class"; if there are no pairs, the key is left out.
-
     Source: privkit's own, for F-SIM as in `f_sim`.
     """
-    if labels.shape != truth.shape[:1]:
-        raise UsageError(f"the floors of F-SIM need a label per image, got {list(labels.shape)} for {len(truth)}")
     features = _unit(network(truth)).double()
     labels = labels.to(features.device)
     sums, counts = features.new_zeros(2), features.new_zeros(2)
@@ -66,24 +55,14 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
 
 
 def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
-    """Whether a guess identifies its original, 1 or 0 for each of N images; the mean is the share of identified
-    originals.
+    """Whether a guess identifies its original, 1 or 0 for each of N images; the mean is the share of identified ones.
 
     A guess counts if its own original is, by cosine, the nearest of all originals (rank-1 identification). A random
     guess counts with probability 1/N.
 
-    Args:
-        network: feature network; for people's identities, a network for faces.
-
     Source: Yao et al., patch shuffling, §V-A ("ID"). The authors train a classifier on every person of the dataset;
     here the nearest original is used instead.
-
-    >>> network = FeatureNetwork(label="pixels", body=lambda x: x[:, 0].flatten(1))
-    >>> truth = torch.eye(3).view(3, 1, 1, 3)
-    >>> identity(truth, truth[[0, 2, 2]], network)
-    array([1., 0., 1.])
     """
-    _same_shape(truth, guess)
     gallery = _unit(network(truth)).T
     nearest = torch.cat([(chunk @ gallery).argmax(1) for chunk in _unit(network(guess)).split(_CHUNK)])
     return _values(nearest == torch.arange(len(truth), device=nearest.device))
@@ -92,19 +71,10 @@ def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
     """LPIPS distance of each guess from its original, [N]; lower is closer, and 0 is a copy.
 
-    Images below 64 pixels per side are enlarged first.
-
-    Args:
-        net: "alex", "vgg" or "squeeze"; results must report it with the version, 0.1.
-
-    Raises:
-        DataError: if the package `lpips` or torchvision's weights for `net` are not available.
+    Images below 64 pixels per side are enlarged first. Results must report the trunk `net` with the version, 0.1.
 
     Source: Zhang et al. 2018, "The unreasonable effectiveness of deep features as a perceptual metric".
     """
-    _same_shape(truth, guess)
-    if net not in TRUNKS:
-        raise UsageError(f"the trunk of LPIPS must be alex, vgg or squeeze, got {net!r}")
     model = _lpips_model(net).to(truth.device)
     with torch.no_grad():
         distances = [
@@ -123,9 +93,7 @@ def _lpips_model(net: str) -> Any:
     try:
         from lpips import LPIPS
     except ImportError:
-        raise DataError(
-            "LPIPS needs the package lpips: pip install 'privkit-sl[lpips]', or leave this metric out"
-        ) from None
+        raise DataError("LPIPS needs the package lpips: pip install 'privkit-sl[lpips]', or leave it out") from None
     try:
         return LPIPS(net=net, verbose=False).eval().requires_grad_(False)
     except Exception as error:  # torchvision's downloads raise errors of their own
@@ -142,11 +110,6 @@ def _lpips_input(images: Tensor) -> Tensor:
     if smallest < _LPIPS_SIDE:
         images = functional.interpolate(images, scale_factor=_LPIPS_SIDE / smallest, mode="bilinear")
     return 2 * images - 1
-
-
-def _same_shape(truth: Tensor, guess: Tensor) -> None:
-    if truth.shape != guess.shape or truth.ndim != 4:
-        raise UsageError(f"need two tensors [N, C, H, W] of one shape, got {list(truth.shape)} and {list(guess.shape)}")
 
 
 def _unit(features: Tensor) -> Tensor:
@@ -170,24 +133,15 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
     `recognized_floors` gives reference values, from unrelated images and from the originals.
 
-    Args:
-        classifier: network from images to one score per class.
-        labels: classes of the originals, [N].
-
     Source: Zhang et al. 2020, "The secret revealer", §4.1 ("attack accuracy"), who judge guesses by a classifier, too.
     """
-    if labels.shape != guess.shape[:1]:
-        raise UsageError(f"recognized needs one class an image, got {list(labels.shape)} for {len(guess)}")
     values: Values = (classifier(guess).argmax(1) == labels.to(guess.device)).double().cpu().numpy()
     return values
 
 
 def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
-    """Reference values for `recognized`: the classifier's accuracy if each guess is its original, or a different
-    original.
-
-    Returns:
-        Accuracies in [0, 1]: on "originals", and for "other_originals" the mean over all pairs of different originals.
+    """Reference values for `recognized`: its mean on "originals", and over all pairs of different ones
+    ("other_originals").
 
     Source: privkit's own.
     """
@@ -199,15 +153,8 @@ def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork)
 
 
 def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
-    """Train a small convolutional classifier from images to scores of L classes, [N, L], on images that are not
-    attacked.
-
-    Args:
-        known: labeled images, one label each.
-        seed: seed of weights and batches; the same seed gives the same bits.
-
-    Raises:
-        UsageError: if records have several labels each, or if there are no records.
+    """Train a small convolutional classifier on labeled images that are not attacked: images to scores of L classes,
+    [N, L].
     """
     _check_one_label(known)
     if not len(known):

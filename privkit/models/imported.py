@@ -34,25 +34,18 @@ def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
 
 @torch.no_grad()
 def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool | None, int]:
-    """Test whether permuting an image's patches, or a sequence's tokens, only permutes the tokens that a segment
-    outputs.
+    """Test whether permuting an image's patches, or a sequence's tokens, only permutes a segment's output tokens.
 
     Only then does a shuffle of the output hide the order: no token reveals its own place. Output tokens may represent
     the patches in any order; tokens that represent no patch, such as a class token, must keep their place. The test
     uses the finest grid of patches that does not exceed the number of tokens. It fails for a position embedding, and
     for overlapping patches, which reveal their neighbors. It runs a copy of the segment on random records, so a random
-    segment draws from the global generator.
+    segment draws from the global generator. At least three records are measured together.
 
-    Args:
-        lower: the lower segment, on the CPU.
-        domain: description of a record, an image or a token sequence.
-        batch: number of records in a measured batch, at least three.
-
-    Returns:
-        Whether places are hidden, and the number of tokens that represent no patch (0 unless places are hidden). The
-        first value is None if no test is possible: the tokens match no grid of patches and no sequence; the test fails,
-        but some tokens represent no patch; the record is a table row; the segment draws noise; or it cannot be copied
-        or run (training reports this error).
+    Returns whether places are hidden, and the number of tokens that represent no patch (0 unless places are hidden).
+    The first value is None if no test is possible: the tokens match no grid of patches and no sequence; the test fails,
+    but some tokens represent no patch; the record is a table row; the segment draws noise; or it cannot be copied or
+    run (training reports this error).
 
     >>> told_places(nn.Sequential(nn.Flatten(2), nn.ZeroPad1d((1, 0)), nn.Unflatten(2, (5, 1)), nn.Flatten(0, 1)),
     ...     Images(shape=(1, 2, 2)))  # a pixel is a token, and one of zeros is in front

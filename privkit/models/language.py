@@ -74,13 +74,7 @@ class HuggingFace(Checked):
         return [file for pattern in _ONLY_READ for file in sorted(Path(self.path).glob(pattern))] if self.path else []
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build the segments, as in `ModelSpec.build`; `positions` is ignored, and `hides_places` is measured by
-        `told_places`.
-
-        Raises:
-            UsageError: if a package, the folder or its weights are missing; if texts or vocabulary do not fit the
-                model; or if the model cannot be cut behind this block.
-        """
+        """Build the segments, as in `ModelSpec.build`, without `positions`: `told_places` measures `hides_places`."""
         with seeded(torch.device("cpu"), seed):
             whole = self._read()
             base = whole.base_model
@@ -223,9 +217,7 @@ class HuggingFace(Checked):
         try:
             from peft import LoraConfig, inject_adapter_in_model
         except ImportError:
-            raise UsageError(
-                "lora needs the package peft: pip install 'privkit-sl[language]', or leave it out"
-            ) from None
+            raise UsageError("lora needs peft: pip install 'privkit-sl[language]', or leave lora out") from None
         name, blocks = _blocks(lower)
         layers = [f"{name}.{part}" for part, module in blocks.named_modules() if type(module).__name__ in _LINEAR]
         if not layers:
@@ -270,11 +262,9 @@ def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 class _Door(nn.Module):
-    """Wraps a transformer block (or replaces it), to insert tokens into the model's forward method or to read its
-    tokens.
+    """Wraps or replaces a transformer block, to insert tokens into the model's forward method or to read its tokens.
 
-    Attributes:
-        tokens: before a call, tokens that replace the input, or None; after the call, the output.
+    Before a call, `tokens` that are not None replace the input; after it, they are the output.
     """
 
     def __init__(self, block: nn.Module | None) -> None:
@@ -298,9 +288,7 @@ class _Door(nn.Module):
 class _Segment(nn.Module):
     """A copy of the language model with some of its transformer blocks, without dropout.
 
-    Args:
-        blocks: the remaining blocks; one of them is a `_Door`, through which tokens cross the cut.
-        first: number of the first of these blocks in the whole model.
+    One of the blocks is a `_Door`, through which tokens cross the cut; `first` is the first one's number.
     """
 
     def __init__(self, base: nn.Module, blocks: list[nn.Module], first: int) -> None:

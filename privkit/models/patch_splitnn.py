@@ -73,13 +73,8 @@ def shared(network: nn.Module) -> nn.Module:
 
 
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
-    """Join P networks of one architecture, one for each patch, into one network on patches stacked as channels.
-
-    The first network is changed in place.
-
-    >>> networks = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)) for _ in range(2)]
-    >>> one_a_patch(networks)(torch.rand(5, 6, 8, 8)).shape
-    torch.Size([5, 8, 6, 6])
+    """Join P networks of one architecture, one for each patch, in place into the first, for patches stacked as
+    channels.
     """
     for part, *others in zip(*(network.modules() for network in networks), strict=True):
         copies = [part, *others]
@@ -89,10 +84,6 @@ def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
             part.out_channels *= len(networks)
         elif isinstance(part, nn.BatchNorm2d):
             part.num_features *= len(networks)
-        elif next(part.parameters(recurse=False), None) is not None:
-            raise TypeError(
-                f"only convolutions and batch normalizations can stand one per patch, got {type(part).__name__}"
-            )
         for name, _ in list(part.named_parameters(recurse=False)):
             setattr(part, name, nn.Parameter(torch.cat([getattr(copy, name).detach() for copy in copies])))
         for name, buffer in list(part.named_buffers(recurse=False)):
@@ -105,13 +96,7 @@ _HIDDEN = (512, 256)  # widths inside AdaptationNet, table 1
 
 
 class Patches(nn.Module):
-    """Cuts images into square patches, stacks them as channels, and in training drops some patches of each image.
-
-    Args:
-        patch: side of a patch in pixels.
-        stride: pixels from one patch to the next.
-        drop: share of each training image's patches that are set to zero, in [0, 1).
-    """
+    """Cuts images into square patches, stacks them as channels, and in training drops some patches of each image."""
 
     def __init__(self, patch: int, stride: int, drop: float) -> None:
         super().__init__()
@@ -148,10 +133,7 @@ class Concatenate(nn.Module):
 class WithAdaptation(nn.Module):
     """The server's network together with AdaptationNet, which classifies every patch separately during training.
 
-    Args:
-        adaptation: network from the feature maps of P patches, [N, P·C, h, w], to logits of L classes for each patch,
-            [N, P·L, 1, 1].
-        weight: weight of the patches' loss: α·M/P, where M networks read the P patches (equations 1 and 2).
+    AdaptationNet maps [N, P·C, h, w] to [N, P·L, 1, 1]. The `weight` of its loss is α·M/P for M networks.
     """
 
     def __init__(self, rest: nn.Module, adaptation: nn.Module, patches: int, weight: float) -> None:
@@ -219,10 +201,8 @@ class PatchSplitNN(NamedCuts):
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
-        """The number g of patches per row and per column of the image.
-
-        Raises:
-            UsageError: if the image is not a square, or patches of this size and stride do not reach its edge exactly.
+        """The number g of patches per row and column of a square image, whose edge they must reach exactly
+        (`UsageError`).
         """
         if height != width:
             raise UsageError(f"patch_splitnn needs square images, got {height}×{width} pixels")

@@ -129,11 +129,9 @@ class _Difm(NamedCuts):
     cuts: ClassVar[tuple[str, ...]] = ("embedding", "vector", "factors")
 
     def build(self, domain: Tables, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build both segments. See `ModelSpec.build`.
+        """Build both segments, as in `ModelSpec.build`, for two classes.
 
-        Raises:
-            UsageError: if the task does not have two classes; or for cut="embedding" with a shuffle, which would
-                scramble the input of the server's bit-wise part.
+        With a shuffle, cut="embedding" would scramble the input of the server's bit-wise part, and is refused.
         """
         if classes != 2:
             raise UsageError(
@@ -219,12 +217,10 @@ class _DualNetwork(nn.Module):
 
 
 class _Reweighted(nn.Module):
-    """A layer of DIFM: multiplies each of T fields (its weight and vector) by the sum of its bit-wise and vector-wise
-    factors.
+    """A layer of DIFM: multiplies each of T fields by the sum of its bit-wise and vector-wise factors.
 
-    Vector-wise factors come from attended vectors, the attention's output for each field. With `by_place`, as
-    published, a field's factor is computed from all T attended vectors in order; otherwise only from its own, by a map
-    that all fields share.
+    With `by_place`, as published, a field's vector-wise factor is computed from all T attended vectors in order;
+    otherwise only from its own, by a map that all fields share.
     """
 
     def __init__(self, fields: int, vector: int, attended: int, *, by_place: bool) -> None:

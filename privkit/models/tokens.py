@@ -30,11 +30,7 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention; the heads split the width equally.
-
-    Attributes:
-        fused_attn: whether torch's fused kernel is used; otherwise attention is computed by plain products.
-    """
+    """Multi-head attention; the heads split the width equally. Without `fused_attn`, it uses plain products."""
 
     def __init__(self, width: int, heads: int, qkv_bias: bool) -> None:
         super().__init__()
@@ -142,16 +138,9 @@ class Centered(nn.Module):
 
 
 def patches(images: Tensor, side: int, stride: int) -> Tensor:
-    """Cut N images into T patches, row by row, and flatten each patch in the order of a convolution's weight: [N, T,
-    C·side²].
+    """Cut N images into T patches, row by row, each flattened like a convolution's weight: [N, T, C·side²].
 
-    Args:
-        images: images [N, C, H, W]; pixels beyond the last whole patch are left out.
-        side: pixels per side of a patch.
-        stride: pixels from one patch to the next; if it is smaller than `side`, patches overlap.
-
-    >>> patches(torch.arange(16.0).view(1, 1, 4, 4), 2, 2)[0, 1]
-    tensor([2., 3., 6., 7.])
+    Pixels beyond the last whole patch are left out; patches overlap if `stride` < `side`.
     """
     cells = images.unfold(2, side, stride).unfold(3, side, stride)
     return cells.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
@@ -261,9 +250,6 @@ def has_block(upper: nn.Module) -> TypeGuard[Upper]:
 def first_block(upper: nn.Module) -> FirstBlock:
     """Remove the first block from the server's segment, and return it with its weights.
 
-    Raises:
-        UsageError: if the segment has no block.
-
     Source: the released code of patch shuffling, in which the edge runs the first of T2T-ViT-24's blocks and the cloud
     the other 23.
     """
@@ -303,10 +289,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
 def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, needed: tuple[str, ...], fit: str) -> None:
     """Load the weights of `state` whose shapes fit the model; for example, a classifier of another size is skipped.
 
-    Args:
-        path: path of the file, for the error message.
-        needed: prefixes of names that must be present with the model's shapes; otherwise a `UsageError` is raised.
-        fit: the model's options for the error message, such as "width=96, depth=4".
+    A weight whose name begins with a `needed` prefix must fit; else a `UsageError` names file and options.
     """
     own = model.state_dict()
     fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}

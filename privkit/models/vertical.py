@@ -26,12 +26,9 @@ Ranges = tuple[tuple[int, int], ...]  # columns that one party holds: from, up t
 
 
 class Parties(nn.Module):
-    """The parties' segments as one module: each segment reads its party's columns of a record; outputs are
-    concatenated.
+    """The parties' segments as one module: each reads its party's columns of a record; outputs are concatenated.
 
-    Args:
-        ranges: columns of each party, as pairs (first, end) with the end excluded.
-        segments: the segment of each party, from the party's columns [N, ..., columns] to [N, width].
+    A party's columns are pairs (first, end) with the end excluded.
     """
 
     def __init__(self, ranges: Sequence[Ranges], segments: Sequence[nn.Module]) -> None:

@@ -1,13 +1,14 @@
-"""Descriptions of parts, which `privkit list` and `privkit describe` show."""
+"""Descriptions of parts, which `privkit list` and `privkit describe` show, from their fields and docstrings."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from typing import Any
 
 from privkit.constraints import allowed
 from privkit.errors import UsageError
-from privkit.parts import docstrings
 from privkit.parts.registry import NAME, load, part_table, plug_ins
 
 
@@ -17,13 +18,7 @@ def misnamed(kind: str) -> list[str]:
 
 
 def part_entries(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of a kind (such as "defenses") for `privkit list` and `privkit describe`.
-
-    An entry has the part's name, docstring, and options with defaults and ranges.
-
-    >>> part_entries("partitions")[0]["allowed"]["smallest"]
-    'a whole number >= 1'
-    """
+    """Describe all parts of a kind (such as "defenses"): name, docstring, and options with defaults and ranges."""
     rows = []
     for name, target in sorted(part_table(kind).items()):
         try:
@@ -39,11 +34,7 @@ def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
 
 
 def describe_part(name: str, target: Any) -> dict[str, Any]:
-    """Describe one part (defense, attack, …), registered or from a plug-in, as an entry of `part_entries`.
-
-    Raises:
-        UsageError: if the object is no class, function or dataclass.
-    """
+    """Describe one part (defense, attack, …), registered or from a plug-in, as an entry of `part_entries`."""
     spec = dataclasses.is_dataclass(target)
     if not (spec or isinstance(target, type) or callable(target)):
         raise UsageError("it is neither a class, a function nor a dataclass")
@@ -53,8 +44,8 @@ def describe_part(name: str, target: Any) -> dict[str, Any]:
     if spec:
         more["options"] = {f.name: getattr(target, f.name, None) for f in dataclasses.fields(target)}
         more["allowed"] = _allowed(target)
-        more["meaning"] = docstrings.meanings(target if isinstance(target, type) else type(target))
-    return _row(name, summary, **more, text=docstrings.text(target) or summary, source=docstrings.source(target))
+        more["meaning"] = meanings_of(target if isinstance(target, type) else type(target))
+    return _row(name, summary, **more, text=text_of(target) or summary, source=source_of(target))
 
 
 def _allowed(target: Any) -> dict[str, str]:
@@ -65,3 +56,43 @@ def _allowed(target: Any) -> dict[str, str]:
         raise UsageError(f"its annotations cannot be read: {error}") from None
     cuts = getattr(target, "cuts", None)
     return words | {"cut": f"one of {', '.join(cuts)}"} if isinstance(cuts, tuple) else words
+
+
+_SECTION = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Examples?):$|^Source:|^>>> ")
+_ENTRY = re.compile(r"^    (\w+(?:, \w+)*): +(.*)$")
+
+
+def text_of(part: object) -> str:
+    """The paragraphs of a docstring before its first section."""
+    lines = _lines(part)
+    end = next((number for number, line in enumerate(lines) if _SECTION.match(line)), len(lines))
+    return "\n".join(lines[:end]).strip()
+
+
+def source_of(part: object) -> str:
+    """The "Source:" section of a docstring, in one line; empty if there is none."""
+    lines = _lines(part)
+    start = next((number for number, line in enumerate(lines) if line.startswith("Source:")), len(lines))
+    end = next((number for number in range(start, len(lines)) if not lines[number].strip()), len(lines))
+    return " ".join(line.strip() for line in lines[start:end]).removeprefix("Source:").strip()
+
+
+def meanings_of(cls: type) -> dict[str, str]:
+    """The meanings of a class's fields, from its and its base classes' "Attributes" sections: name -> meaning."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        lines = _lines(base)
+        names: list[str] = []
+        for line in lines[lines.index("Attributes:") + 1 :] if "Attributes:" in lines else []:
+            if entry := _ENTRY.match(line):
+                names = entry[1].split(", ")
+                found |= dict.fromkeys(names, entry[2])
+            elif line.startswith("        ") and names:
+                found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            elif line.strip():
+                break
+    return found
+
+
+def _lines(part: object) -> list[str]:
+    return inspect.cleandoc(part.__doc__ or "").split("\n")

@@ -22,20 +22,12 @@ _FUNCTIONS = {"datasets": "privkit.domains.images.own:FromFunction", "models": "
 
 
 def kind_noun(kind: str) -> str:
-    """The singular noun for a kind of parts.
-
-    >>> kind_noun("defenses"), kind_noun("attacks")
-    ('defense', 'attack')
-    """
+    """The singular noun for a kind of parts, such as "defense" for "defenses"."""
     return {"defenses": "defense"}.get(kind, kind.removesuffix("s"))
 
 
 def is_own_name(name: str, names: Container[str]) -> bool:
-    """Whether a name is the import path of a user's own part, rather than one of the registered `names`.
-
-    Raises:
-        UsageError: if `name` is a registered part followed by an option without a value.
-    """
+    """Whether a name is the import path of a user's own part, rather than one of the registered `names`."""
     registered, colon, rest = name.partition(":")
     if colon and registered in names:
         raise UsageError(
@@ -45,12 +37,7 @@ def is_own_name(name: str, names: Container[str]) -> bool:
 
 
 def kinds_of(target: object) -> list[str]:
-    """The kinds of parts (such as "defenses") to which a user's object can belong.
-
-    >>> from privkit.defenses.denoising import Masking
-    >>> kinds_of(Masking), kinds_of(len)
-    (['defenses'], [])
-    """
+    """The kinds of parts (such as "defenses") to which a user's object can belong."""
     if isinstance(target, FunctionType):
         return list(_FUNCTIONS)
     kinds = [kind for kind, names in _CONTRACTS.items() if all(hasattr(target, name) for name in names)]
@@ -64,11 +51,7 @@ def _is_module(target: object) -> bool:
 
 
 def own(kind: str, path: str) -> Any:
-    """Import a user's own part: a dataclass, or an instance whose field values are the defaults.
-
-    Raises:
-        UsageError: if the path cannot be imported, or names no part of this kind.
-    """
+    """Import a user's own part: a dataclass, or an instance whose field values are the defaults."""
     singular = kind_noun(kind)
     if kind not in _CONTRACTS:
         raise UsageError(f"a {singular} has no import path, got {path}; privkit list {kind} names those that there are")

@@ -90,11 +90,7 @@ def plug_ins(kind: str) -> Iterable[EntryPoint]:
 
 
 def distribution(kind: str, name: str) -> dict[str, str]:
-    """The installed package whose entry point defines a part's name: package -> version; empty for privkit's own parts.
-
-    >>> distribution("defenses", "batch_shuffle")
-    {}
-    """
+    """The installed package whose entry point defines a part's name: package -> version; empty for privkit's own."""
     distributions = [] if name in load(TABLES[kind]) else [entry.dist for entry in plug_ins(kind) if entry.name == name]
     return {dist.name: dist.version for dist in distributions if dist is not None}
 
@@ -102,20 +98,15 @@ def distribution(kind: str, name: str) -> dict[str, str]:
 def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Component:
     """Build a component (a part with its options, such as a defense) from text or from a TOML table.
 
-    Args:
-        given: `name`, `name:key=value,key=value`, or a mapping with a "name" key; the name may be the import path of a
-            user's own part, `module:object`. A defense may be a chain of stages: names joined by `+`, each with an
-            optional place (client, mixer, server) after `@`; a list of stages; or a mapping with "stages".
-
-    Raises:
-        UsageError: if a name or key is unknown (the message suggests one), or if a value is not allowed.
+    `given` is `name`, `name:key=value,key=value`, or a mapping with a "name" key; the name may be the import path of a
+    user's own part, `module:object`. A defense may be a chain of stages: names joined by `+`, each with an optional
+    place (client, mixer, server) after `@`; a list of stages; or a mapping with "stages". A `UsageError` suggests a
+    known name or key, or says which values are allowed.
 
     >>> parse("defenses", "batch_shuffle:keep=0.25").spec
     BatchShuffle(keep=0.25, variant='final_shuffle', frozen_block='auto')
-    >>> parse("defenses", "gaussian_noise:sigma=2+masking@server").label
-    'gaussian_noise:sigma=2.0+masking'
-    >>> parse("defenses", ["gaussian_noise", {"name": "scaling", "place": "client"}]).label
-    'gaussian_noise+scaling@client'
+    >>> parse("defenses", ["gaussian_noise:sigma=2", {"name": "scaling", "place": "client"}]).label
+    'gaussian_noise:sigma=2.0+scaling@client'
     """
     if kind == "defenses" and (stages := stages_given(given)) is not None:
         return _chain([_parsed(kind, stage) for stage in stages])
@@ -123,7 +114,6 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
 
 
 def _parsed(kind: str, given: Any) -> Component:
-    """Build one component that is not a chain."""
     singular = kind_noun(kind)
     if kind == "models" and is_pair(given):
         return _imported(given)
@@ -152,14 +142,7 @@ def _parsed(kind: str, given: Any) -> Component:
 
 
 def name_and_options(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
-    """Name and options of a part, given as text or as a table; a chain of defenses is not allowed.
-
-    Raises:
-        UsageError: if `given` is neither text nor a table, or is a table without a name.
-
-    >>> name_and_options("attacks", {"name": "black_box", "epochs": 3})
-    ('black_box', {'epochs': 3})
-    """
+    """Name and options of a part, given as text or as a table; a chain of defenses is not allowed."""
     singular = kind_noun(kind)
     if isinstance(given, str):
         return read_part(given, placed=kind == "defenses")
@@ -182,8 +165,7 @@ def _with_classes(what: str, spec: Any, classes: object) -> Any:
 
 
 def stages_given(given: Any) -> list[Any] | None:
-    """Split a chain of defenses into its stages (the single defenses), each as the user wrote it; None if there is no
-    chain.
+    """Split a chain of defenses into its stages, each as the user wrote it; None if there is no chain.
 
     >>> stages_given("gaussian_noise:sigma=1e+1+masking:keep=.2@server")
     ['gaussian_noise:sigma=1e+1', 'masking:keep=.2@server']
@@ -203,12 +185,8 @@ def stages_given(given: Any) -> list[Any] | None:
 def read_part(given: str, *, placed: bool = False) -> tuple[str, dict[str, Any]]:
     """Split `name:key=value,…` into name and options; with `placed`, a final `@place` becomes the option `place`.
 
-    The name may be an import path, `module:object`.
-
     >>> read_part("masking:keep=.2@client", placed=True)
     ('masking', {'keep': 0.2, 'place': 'client'})
-    >>> read_part("mine:Squash:bound=2")
-    ('mine:Squash', {'bound': 2})
     """
     body, at, place = given.rpartition("@") if placed and "@" in given else (given, "", "")
     name, text = with_options(body) or body.partition(":")[::2]
@@ -239,11 +217,7 @@ def _chain(stages: Sequence[Component]) -> Component:
 
 
 def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
-    """Create a frozen dataclass from `template` (its class, or an instance with default values) and options.
-
-    Args:
-        options: values by field name; unknown names and wrong types raise errors.
-    """
+    """A frozen dataclass, made of `template` (its class, or an instance with default values) and options by name."""
     from pydantic import TypeAdapter, ValidationError
 
     cls = template if isinstance(template, type) else type(template)
@@ -277,14 +251,7 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
 
 
 def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
-    """Read `key=value,key=value` with TOML values; a bare word is a string.
-
-    Args:
-        what: name of the setting for error messages, if the options belong to no named part.
-
-    >>> read_options("keep=.5,order=auto", "keep=.5,order=auto")
-    {'keep': 0.5, 'order': 'auto'}
-    """
+    """Read `key=value,key=value` with TOML values; a bare word is a string. `what` names a setting that is no part."""
     form = f"{what} as key=value" if what else "options as name:key=value"
     options: dict[str, Any] = {}
     for part in filter(None, split_options(text)):
@@ -296,11 +263,7 @@ def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
 
 
 def split_options(text: str) -> list[str]:
-    """Split a text at commas; a list in brackets stays whole.
-
-    >>> split_options(".1,[2,3]")
-    ['.1', '[2,3]']
-    """
+    """Split a text at commas; a list in brackets stays whole."""
     return _COMMA.split(text)
 
 
@@ -316,22 +279,14 @@ def _value(text: str) -> Any:
 
 
 def as_written(value: Any) -> str:
-    """Format an option's value as a user would write it on the command line.
-
-    >>> as_written(None), as_written(True), as_written((1, 2))
-    ('none', 'true', '[1,2]')
-    """
+    """Format an option's value as a user would write it on the command line."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(as_written, value))}]"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def is_pair(given: object) -> bool:
-    """Whether a model is given by the import paths of its two segments (`lower:upper`).
-
-    >>> is_pair("mynets.Lower:mynets.Upper"), is_pair("mynets.models:Net"), is_pair("vit_micro:cut=embedding")
-    (True, False, False)
-    """
+    """Whether a model is given by the import paths of its two segments, such as mynets.Lower:mynets.Upper."""
     return isinstance(given, str) and "." in given.partition(":")[0] and with_options(given) is None
 
 

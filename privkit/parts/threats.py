@@ -59,14 +59,8 @@ def _registered(records: str) -> dict[str, tuple[str, ...]]:
 
 
 def threat(attack: str) -> tuple[str, tuple[str, ...]]:
-    """The threat model of an attack with default options, and the domains (such as images) whose records it reads.
-
-    All attacks that do not reconstruct records share the entry (`OTHERS`, ()): they read all domains. An unknown attack
-    raises a `UsageError`.
-
-    >>> threat("black_box"), threat("canaries")
-    (('query', ('images', 'tables')), ('labels, members, canaries', ()))
-    """
+    """The threat model of an attack with default options, and the domains (such as images) whose records it reads. All
+    attacks that do not reconstruct records share the entry (`OTHERS`, ()): they read all domains."""
     from privkit.attacks.base import threat_model
     from privkit.attacks.goals import goal_of
 

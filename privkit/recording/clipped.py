@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 
 def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
-    """Test whether releases lie further outside the declared clip set (the range of clipping) than the noise explains.
-
-    Returns a sentence if they do, otherwise "". Noise moves a point out of a convex set by at most the noise's length;
-    so a correct recording is refuted with probability at most `LEVEL`.
-    """
+    """A sentence if releases lie further outside the declared clip set (the range of clipping) than the noise explains;
+    otherwise "". Noise moves a point out of a convex set by at most the noise's length; so a correct recording is
+    refuted with probability at most `LEVEL`."""
     clip = mechanism.smashed
     if isinstance(clip, Known | Categories):
         return ""
@@ -54,7 +52,6 @@ def _far(recording: Recording, clip: Ball | PatchBall, mechanism: SplitMechanism
 
 
 def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: SplitMechanism) -> str:
-    """The test of `beyond` for a range: each number alone."""
     least, largest = (clip.low, clip.high) if isinstance(clip, Clamp) else (0.0, 1.0)
     count = sum(view.smashed.numel() for view in recording.views)
     reach = log(count / (2 * LEVEL)) if law_of(mechanism) == "laplace" else float(-ndtri(LEVEL / (2 * count)))
@@ -71,11 +68,8 @@ def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: Spl
 
 
 def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechanism) -> str:
-    """Test whether releases follow the outputs of the lower segment even outside the clip set (the range of clipping).
-
-    Returns a sentence if they do, otherwise "". The outputs come from a replay, which sends the same records again. A
-    segment that was recorded without the clipping has outputs outside the set, but correct releases lie inside.
-    """
+    """A sentence if releases follow the outputs of the lower segment even outside the clip set; otherwise "". A segment
+    that was recorded without the clipping has outputs outside the set, but correct releases lie inside."""
     over = (one.clean - inside).double()
     reach = float(over.square().sum())
     if float(over.abs().max()) <= 1e-4 * float(inside.abs().max()):

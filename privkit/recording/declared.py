@@ -52,18 +52,12 @@ class Compared:
 
 
 def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool = True) -> Compared:
-    """Test whether a recording's tensors contradict the mechanism (clipping, noise, …) that it declares.
+    """Which declarations of a recording's mechanism (clipping, noise, …) its tensors refute, which were checked, and
+    which were not, such as those without a trace in the release (a frozen lower model).
 
-    Each group of tests refutes a correct recording at most once in a million (`residual.LEVEL`). Returns which
-    declarations are refuted, checked and not checked; those without a trace in the release, such as a frozen lower
-    model, are not checked.
-
-    Args:
-        recording: the whole recording, which declares a mechanism.
-        ask: function from images to the clients' output before the noise; None if unknown.
-        why: the reason why `ask` is None.
-        plain: whether the noise was added last, to the release itself. False if a recorded defense adds it to images,
-            or changes the noisy data; then the noise cannot be tested.
+    Each group of tests refutes a correct recording at most once in a million (`residual.LEVEL`). `ask` gives the
+    clients' output before the noise, or None for the reason `why`. `plain` is False if a recorded defense adds noise to
+    images, or changes the noisy data; then the noise cannot be tested.
     """
     mechanism, found = recording.mechanism, Compared()
     assert mechanism is not None
@@ -182,18 +176,12 @@ def _apart(recording: Recording, ask: Ask | None, why: str, found: Compared) -> 
 
 
 def _form(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    shape = list(recording.views[0].smashed.shape[1:])
-    clip, numbers = mechanism.smashed, prod(shape)
-    if isinstance(clip, PatchBall) and len(shape) == 2:
-        field, declared, seen, what = "patches", clip.patches, shape[0], "tokens"
-    elif isinstance(clip, Clamp):
-        field, declared, seen, what = "dimensions", clip.dimensions, numbers, "numbers"
-    elif isinstance(clip, BoxLabels):
-        field, declared, seen, what = "classes", clip.classes, numbers, "numbers"
-    elif isinstance(clip, Categories):
-        field, declared, seen, what = "answers", clip.answers, numbers, "numbers"
-    else:
+    shape, clip = recording.views[0].smashed.shape[1:], mechanism.smashed
+    field = {PatchBall: "patches", Clamp: "dimensions", BoxLabels: "classes", Categories: "answers"}.get(type(clip), "")
+    if not field or (field == "patches" and len(shape) != 2):
         return
+    seen, what = (shape[0], "tokens") if field == "patches" else (prod(shape), "numbers")
+    declared = getattr(clip, field)
     found.hold(field, f"{field} = {declared}, but a row has {seen} {what}" if declared < seen else "")
 
 
@@ -245,11 +233,9 @@ def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
 def _replayed(
     recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: Compared
 ) -> tuple[str, float, int]:
-    """Test whether release minus replay (the same records sent again without noise) is the declared noise.
-
-    Returns a sentence if it is not, otherwise ""; and for the last round, the ratio of the difference's size to the
-    noise, and the count of compared numbers.
-    """
+    """A sentence if release minus replay (the same records sent again without noise) is not the declared noise,
+    otherwise ""; and for the last round, the ratio of the difference's size to the noise, and the count of compared
+    numbers."""
     clip, law, outside = mechanism.smashed, law_of(mechanism), ""
     every = []
     for number, one in rounds.items():

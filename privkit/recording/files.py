@@ -25,21 +25,14 @@ _MOST_BYTES = 4 << 30  # bytes of a file; a sparse one takes no room on a disk, 
 _MOST_UNPACKED = 1 << 30  # bytes of all members of an archive, unless it is itself as large
 _MOST_MEMBERS = 100_000  # members of an archive: each takes memory before it is read
 _MOST_HEADER = 16 << 20  # bytes of the names and shapes of a safetensors file: some hundred thousand tensors
-_TYPES = frozenset(
-    {
-        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    }
+_TYPES = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 )
 
 
 class Files:
-    """The files of a recording, each compared with the checksums of its `recording.json`.
-
-    Args:
-        listed: the SHA-256 of each file in the recording, by name.
-        every: whether a file that is not listed is refused.
-    """
+    """The files of a recording, each compared with its SHA-256 in `listed`; with `every`, others are refused."""
 
     def __init__(self, folder: Path, listed: Mapping[str, str], *, every: bool = True) -> None:
         self.folder, self._listed, self._every = folder, listed, every
@@ -82,13 +75,7 @@ class Files:
 
 
 def is_pickle(data: bytes) -> bool:
-    """Whether bytes contain a pickle: directly, as a file of `torch.save`, or as a numpy array of objects.
-
-    >>> import pickle
-    >>> from safetensors.torch import save
-    >>> is_pickle(pickle.dumps([1])), is_pickle(save({"a": torch.zeros(1)}))
-    (True, False)
-    """
+    """Whether bytes contain a pickle: directly, as a file of `torch.save`, or as a numpy array of objects."""
     if data[:1] == b"\x80" and data[1:2] <= b"\x05" and data.rstrip().endswith(b"."):
         return True
     try:
@@ -100,12 +87,8 @@ def is_pickle(data: bytes) -> bool:
 
 
 def archived(data: bytes) -> list[str]:
-    """Names of the members of an archive, without unpacking; a `BadZipFile` for other files.
-
-    Raises:
-        ValueError: if the archive is too large, if members are encrypted or use a rare compression, or if two members
-            share a name.
-    """
+    """Names of an archive's members, without unpacking; a `ValueError` for suspicious archives, `BadZipFile` for
+    others."""
     if data.count(b"PK\x01\x02") > _MOST_MEMBERS:
         raise ValueError(f"it has more than {_MOST_MEMBERS} members")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

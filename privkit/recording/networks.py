@@ -23,20 +23,8 @@ _MOST_WEIGHTS, _MOST_MODULES = 1 << 30, 100_000
 def network(
     described: Network, files: Files, domain: Domain, *, trust: Sequence[str] = (), training: bool = False
 ) -> nn.Module:
-    """Build a recorded segment with frozen weights, fixed in evaluation mode or in training mode.
-
-    Args:
-        described: the segment's description in `recording.json`. It names a program, or a builder (the function or
-            class that makes the network).
-        files: the recording's files, from which the program or the weights are read.
-        domain: domain of the records, passed to the builder if the description says so.
-        trust: Python modules that the user trusts, by name. An exported program needs "torch.export" among them; a
-            builder's module is checked inside `privkit.files.import_path.only`.
-
-    Raises:
-        UsageError: if the builder is not trusted, cannot be imported or called, or its weights do not fit.
-        DataError: if a file is a pickle, damaged or missing.
-    """
+    """Build a recorded segment with frozen weights, fixed in evaluation mode or in training mode. `trust` names the
+    modules that the user trusts; a builder's module is checked inside `privkit.files.import_path.only`."""
     if described.program:
         return _Program(program(described.program, files, trust))
     built = _built(described, files, domain).train(training).requires_grad_(False)
@@ -71,11 +59,8 @@ def _built(described: Network, files: Files, domain: Domain) -> nn.Module:
 
 
 class _Program(nn.Module):
-    """Wraps a TorchScript or exported program in a module without parameters.
-
-    This is needed because exported programs refuse methods such as `train`, which attacks call. The modules inside keep
-    their training or evaluation mode.
-    """
+    """Wraps a program in a module without parameters, since exported programs refuse methods such as `train`, which
+    attacks call. The modules inside keep their training or evaluation mode."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()

@@ -20,10 +20,7 @@ from privkit.files.import_path import Untrusted, is_trusted
 from privkit.recording.files import Files, archived
 
 _EXPORTED = "torch.export"  # the reader of exported programs, which evaluates text of the file as Python
-_OBJECTS = (
-    "custom_obj_",
-    "opaque_obj_",
-)  # beginnings of the names of an exported program's members with pickled objects
+_OBJECTS = ("custom_obj_", "opaque_obj_")  # how members of an exported program with pickled objects begin
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _MEMBER = re.compile(
     r"code/[\w/]+\.py(?:\.debug_pkl)?|(?:data|constants|traced_inputs)(?:\.pkl|/\d+)|version|byteorder"
@@ -36,26 +33,17 @@ _RUNS_WHEN_READ = re.compile(rb"__setstate__|torch\s*[.\n]\s*classes")
 """What torch would run before its operators can be checked: a method of the program, or an object in C++."""
 _COMPUTES = frozenset({"aten", "prim", "torchvision"})
 """Namespaces of operators that a program may call; none may be registered by another library."""
-_REACHES_OUT = frozenset(
-    {
-        *("aten::from_file", "aten::save"),
-        *("prim::PythonOp", "prim::IgnoredPythonOp", "prim::rpc_async", "prim::rpc_remote", "prim::rpc_sync"),
-    }
+_REACHES_OUT = (
+    *("aten::from_file", "aten::save"),
+    *("prim::PythonOp", "prim::IgnoredPythonOp", "prim::rpc_async", "prim::rpc_remote", "prim::rpc_sync"),
 )
 """Operators of these namespaces that read or write a file, reach another process, or leave TorchScript."""
 
 
 def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
-    """Load a TorchScript or exported program; neither may contain a pickled object.
-
-    TorchScript may call only operators that compute on tensors. torch's reader of exported programs evaluates text as
-    code, so the command must trust this reader by name.
-
-    Raises:
-        Untrusted: if the file is an exported program, and the command does not trust the reader.
-        DataError: if the file is damaged, contains unnecessary content, or calls an operator that reaches beyond
-            tensors.
-    """
+    """Load a TorchScript or exported program; neither may contain a pickled object. TorchScript may call only operators
+    that compute on tensors. torch's reader of exported programs evaluates text as code, so the command must trust this
+    reader by name."""
     data, here = files.content(name), files.folder / name
     try:
         members = archived(data)
@@ -101,10 +89,8 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
 
 
 def _strange(held: dict[str, bytes]) -> str:
-    """A phrase that names content which a TorchScript file does not need; "" if there is none.
-
-    torch ignores the case of members' names, so two names may not differ only in case.
-    """
+    """A phrase that names content which a TorchScript file does not need; "" if there is none. Two names may not differ
+    only in case, which torch ignores."""
     for member in held:
         folder, _, inside = member.partition("/")
         if not _MEMBER.fullmatch(inside) or folder != next(iter(held)).partition("/")[0]:

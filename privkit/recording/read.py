@@ -81,10 +81,7 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels, ≥ 2.
-
-        It is the declared number, or else the number of labels per record, or else the largest label plus one.
-        """
+        """The number of labels, ≥ 2: as declared, or of labels per record, or the largest label plus one."""
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
         return self.description.classes or max([2, *counts])
@@ -95,11 +92,9 @@ class Recording:
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """A smaller recording: in each pass over the records, the last rounds that hold at most `victims` attacked
-        records, but at least one round; and the first `own` of the adversary's records.
-
-        The last rounds are kept because the recorded segments have the weights of the end of training.
-        """
+        """A smaller recording: the first `own` of the adversary's records, and in each pass the last rounds with at
+        most `victims` attacked records, but at least one round; the recorded segments have the weights of the end of
+        training."""
         each = self.pass_rounds
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):
@@ -124,22 +119,16 @@ class Recording:
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of the last `passes` passes over the records.
-
-        The last pass comes first, since the recorded segments have the weights of that pass.
-        """
+        """The rounds of the last passes, the last pass first, since the recorded segments have its weights."""
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))
 
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
-        """The mechanism that the recording declares for one pass over the attacked records, extended to several passes.
+        """The declared mechanism of one pass over the attacked records, extended to the passes that an attack reads.
 
         Each further pass adds the rounds of a client and the releases of a record. If each epoch uses the records in a
         secret random order, an epoch is charged as one release, so a further pass counts as an epoch.
-
-        Args:
-            passes: number of passes that an attack reads, at most the recorded number.
         """
         if self.mechanism is None:
             return None
@@ -154,11 +143,9 @@ class Recording:
 
     @property
     def most_released(self) -> int | None:
-        """How often one record is released in one pass over the rounds; None if no true record is known.
-
-        If the recording does not list the records of each release (`truth.members`), equal records count as one. A
-        dataset may contain a record twice; so the result is the largest count that at least one record in ten reaches.
-        """
+        """How often one record is released in one pass over the rounds; None if no true record is known. Without
+        `truth.members`, equal records count as one. A dataset may contain a record twice; so the result is the largest
+        count that at least one record in ten reaches."""
         known = self.members[self.members >= 0]
         if not len(known):
             return None
@@ -204,15 +191,8 @@ def _of_one_in_ten(counts: Tensor) -> int:
 
 
 def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
-    """Read and check a recording. Its segments are built later, but their files are checked here.
-
-    Args:
-        trust: modules besides privkit whose builders and own parts may be imported.
-
-    Raises:
-        DataError: if a file or tensor is missing, damaged, or does not fit; the message is one sentence.
-        Untrusted: if a builder comes from an untrusted module; nothing is imported before this check.
-    """
+    """Read and check a recording. Its segments are built later, but their files are checked here, and builders outside
+    privkit and the modules `trust` are refused, before anything is imported."""
     data = description_file(folder)
     described = description(data, folder / FILE)
     for segment in filter(None, [described.lower, described.upper]):
@@ -321,10 +301,7 @@ def _single(value: Tensor | None) -> Tensor | None:
 
 
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
-    """Indices of the true records that are mixed into each release of one pass over the records.
-
-    The recording's tensor `truth.members` gives them; without it, release n holds record n.
-    """
+    """The true records that each release of one pass is mixed of; without `truth.members`, release n holds record n."""
     described, given, nouns = recording.description, tensors.get("truth.members"), recording.domain.records
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
     if seats[0] * seats[1] > _MOST_SEATS:

@@ -199,13 +199,10 @@ class Recorder:
         described |= _fields(described, len(rounds[0].smashed), clients, accuracy)
         notes = list(described.get("notes", []))
         of_pass = {kind: _one_pass(kind, [getattr(one, kind) for one in rounds], passes) for kind in ("x", "y")}
-        x, labels = (_together(kind, parts) for kind, parts in of_pass.items())
-        notes += [note for kind, parts in of_pass.items() if (note := _dropped(kind, parts))]
+        x, labels = (_together(kind, parts, notes) for kind, parts in of_pass.items())
         if domain is None:
             domain = _images(described.pop("image_shape", None), x, mine)
-        views = [
-            View(round=number, smashed=one.smashed, cut_gradient=one.gradient) for number, one in enumerate(rounds)
-        ]
+        views = [View(round=n, smashed=one.smashed, cut_gradient=one.gradient) for n, one in enumerate(rounds)]
         second = [
             View(round=number, smashed=one.features, cut_gradient=one.sent_up)
             for number, one in enumerate(rounds)
@@ -220,28 +217,18 @@ class Recorder:
             sent = known if of_pass["x"][-1] is not None and not described.get("defense") else []
             sample = x if x is not None else known[0][0] if known else None
             trained = lower.training or self._handle is not None  # a hook sees training mode alone
-            made, told = lower_fields(
-                lower, lower_builder, sample, sent, variance_of(mechanism), files, trained=trained
-            )
+            noise = variance_of(mechanism)
+            made, told = lower_fields(lower, lower_builder, sample, sent, noise, files, trained=trained)
             described |= made
         if upper is not None:
             described["upper"] = segment_fields("upper", upper, upper_builder, rounds[0].smashed.float(), files)
         if left_out:
             notes.append(f"{left_out} rounds of another size were left out when this was recorded")
+        described |= {"name": name, "clients": clients, "passes": passes, "watched": watched, "notes": notes}
+        described["mechanism"] = None if mechanism is None else to_json(mechanism)
+        home, owned, true = Path(folder), (mine, mine_labels), (x, labels)
         written = write_recording(
-            Path(folder),
-            views,
-            domain=domain,
-            second=second,
-            files=files,
-            own=(mine, mine_labels),
-            truth=(x, labels),
-            name=name,
-            clients=clients,
-            passes=passes,
-            watched=watched,
-            mechanism=None if mechanism is None else to_json(mechanism),
-            **{**described, "notes": notes},
+            home, views, domain=domain, second=second, files=files, own=owned, truth=true, **described
         )
         if told:
             warnings.warn(told, stacklevel=2)
@@ -318,19 +305,15 @@ def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor
     return found
 
 
-def _together(name: str, parts: list[Tensor | None]) -> Tensor | None:
-    """The records or labels of all rounds; None if a round has none."""
+def _together(name: str, parts: list[Tensor | None], notes: list[str]) -> Tensor | None:
+    """The records or labels of all rounds; None, with a note, if only some rounds have them."""
     known = [part for part in parts if part is not None]
     shapes = {str(list(part.shape[1:])) for part in known}
     if len(shapes) > 1:
         raise UsageError(f"a row of {name} has shape {' and '.join(sorted(shapes))} in recorded rounds; give one shape")
+    if 0 < len(known) < len(parts):
+        notes.append(f"{name} was given in {len(known)} of {len(parts)} rounds, so it was left out")
     return torch.cat(known) if known and len(known) == len(parts) else None
-
-
-def _dropped(name: str, parts: list[Tensor | None]) -> str:
-    """A note if only some rounds have records or labels; else empty."""
-    known = sum(part is not None for part in parts)
-    return f"{name} was given in {known} of {len(parts)} rounds, so it was left out" if 0 < known < len(parts) else ""
 
 
 def _records(value: Tensor | Array, name: str) -> Tensor:

@@ -22,18 +22,12 @@ from privkit.recording.schema import MOST_CLASSES, Description, parsed
 
 _FILE = "records.json"
 _MOST_BYTES = 16 << 20  # bytes of the file: a vocabulary of a million words
-_MOST_NUMBERS = (
-    1 << 30
-)  # numbers in all records of a round: a hundred clients with fifty of ImageNet's each have 750 million
+_MOST_NUMBERS = 1 << 30  # in all records of a round: a hundred clients with fifty of ImageNet's have 750 million
 _MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word at each place
 
 
 def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The fields of `recording.json` that describe a record, and the contents of the files that these fields name.
-
-    >>> described_domain(Images(shape=(1, 8, 8)))
-    ({'image_shape': [1, 8, 8]}, {})
-    """
+    """The fields of `recording.json` that describe a record, and the contents of the files that these fields name."""
     if isinstance(domain, Images):
         return {"image_shape": list(domain.shape)}, {}
     return {"records": _FILE}, {_FILE: f"{json.dumps(to_json(domain))}\n".encode()}
@@ -44,7 +38,11 @@ def recorded_domain(described: Description, files: Files) -> Domain:
     if described.image_shape is not None:
         domain: Domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
     else:
-        domain = _read(files, described.records)
+        path = files.folder / described.records
+        try:
+            domain = from_json(parsed(files.content(described.records, _MOST_BYTES), path))
+        except ValueError as error:
+            raise DataError(f"{path}: {error}; see docs/reference/recording.md") from None
     counts = domain.length * len(domain.vocabulary) if isinstance(domain, Tokens) else 0
     if counts > _MOST_COUNTS:
         raise DataError(
@@ -59,28 +57,11 @@ def recorded_domain(described: Description, files: Files) -> Domain:
     return domain
 
 
-def _read(files: Files, name: str) -> Domain:
-    path = files.folder / name
-    given = parsed(files.content(name, _MOST_BYTES), path)
-    try:
-        return from_json(given)
-    except ValueError as error:
-        raise DataError(f"{path}: {error}; see docs/reference/recording.md") from None
-
-
 def records(
     described: Description, domain: Domain, tensors: Mapping[str, Tensor], kind: str, here: Path
 ) -> tuple[Batch, Tensor | None]:
-    """Read the adversary's or the private records of a recording.
-
-    Returns the records with their labels (0 if unknown); and the labels, or None if unknown.
-
-    Args:
-        kind: "own" for the adversary's records, "truth" for the private records.
-
-    Raises:
-        DataError: if the tensors are not records of the domain, or the labels do not fit.
-    """
+    """Read the adversary's ("own") or the private records ("truth") of a recording, as a batch with labels (0 if
+    unknown); and the labels, or None."""
     name = f"{kind}.{domain.name}"
     x, labels = tensors.get(name), tensors.get(f"{kind}.labels")
     if labels is not None:
@@ -128,12 +109,8 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
 
 
 def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
-    """Raise `DataError` if the labels in a recording's file differ in kind: class numbers, or several labels per
-    record.
-
-    The number of labels L must be equal, too. Labels of rounds may be float [N, L] although other labels are classes
-    [N], since defenses mix labels or add noise to them.
-    """
+    """Raise `DataError` if the labels in a recording's file are of several kinds: class numbers, or L labels per
+    record. Labels of rounds may be float [N, L] beside classes [N], since defenses mix labels or add noise to them."""
     labels = {name: value for name, value in sorted(tensors.items()) if name.endswith(".labels")}
     wide = next((name for name, value in labels.items() if several(value) and not value.is_floating_point()), None)
     for name, value in labels.items():

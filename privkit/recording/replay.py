@@ -50,20 +50,12 @@ class Replay:
         return self.spread / sqrt(self.draws)
 
     def distance(self, variance: float) -> float:
-        """‖release − replay‖ / ‖release‖ without the part that noise explains, in [0, 1]. A replay sends the same
-        records again.
+        """‖release − replay‖ / ‖release‖ in [0, 1], without the part that noise explains: of this mean `variance`, or
+        of the segment's own draws.
 
-        Args:
-            variance: mean variance of the declared noise; ignored for a segment that draws its own noise.
-
-        Returns:
-            The square root of (squared distance) / (squared norm of the release), after the noise's expected share is
-            subtracted from both. From the squared distance, a margin is also subtracted, which Gaussian noise exceeds
-            in one of 30,000 rounds. The result is 0 if no distance remains, and 1 if nothing of the release remains.
-
-        >>> two = torch.tensor([[3.0, 4.0]])
-        >>> round(Replay(released=two, clean=two * 0.9).distance(0.0), 4)
-        0.1
+        The noise's expected share is subtracted from the squared distance and from the squared norm, and from the
+        former also a margin, which Gaussian noise exceeds in one of 30,000 rounds. The result is 0 if no distance
+        remains, and 1 if nothing of the release remains.
         """
         noise = self.spread**2 if self.spread else variance
         both, numbers = noise + self.blur**2, self.released.numel()
@@ -78,20 +70,10 @@ class Replay:
         """The release's variance divided by the variance of replayed outputs, if the ratio is clearly below 1;
         otherwise None.
 
-        A replay sends the round's records several times through the recorded segment. A correct release is one more
-        random draw of these outputs. The release counts as quieter if it is nearer to the mean of all draws than every
-        other draw, by more than twice the range of the other draws' distances. A correct release does so with
-        probability 1.5e-4 if distances are normally distributed (measured), and less if they are skewed.
-
-        Args:
-            variance: mean variance of the declared noise, as in `distance`.
-
-        >>> clean, noise = torch.zeros(9, 99), torch.randn(9, 9, 99, generator=torch.Generator().manual_seed(0))
-        >>> draws = iter(noise)
-        >>> replay(lambda images: clean + next(draws), clean, clean + noise[8]).quieter(0.0)
-        >>> draws = iter(noise)
-        >>> round(replay(lambda images: clean + next(draws), clean, clean).quieter(0.0), 1)
-        0.0
+        A correct release is one more random draw of these outputs. It counts as quieter if it is nearer to the mean of
+        all draws than every other draw, by more than twice the range of the other draws' distances. A correct release
+        does so with probability 1.5e-4 if distances are normally distributed (measured), and less if they are skewed.
+        `variance` is as in `distance`.
         """
         about = float((self.released - self.clean).double().square().mean())
         if not self.apart:
@@ -104,13 +86,8 @@ class Replay:
 
 @lru_cache(maxsize=4096)
 def _most(numbers: int, drawn: int) -> float:
-    """The upper limit for the ratio of two mean squares of equal Gaussian noise; chance exceeds it as rarely as a
-    normal variable exceeds four standard deviations.
-
-    Args:
-        numbers: count of numbers in the first mean square.
-        drawn: degrees of freedom of the second mean square, which estimates the variance; 0 if the variance is known.
-    """
+    """The upper limit for the ratio of two mean squares of equal Gaussian noise, of `numbers` and of `drawn` numbers (0
+    for a known variance); chance exceeds it as rarely as a normal variable exceeds four standard deviations."""
     from scipy.stats import chi2, f, norm
 
     rare = float(norm.sf(_CHANCE))
@@ -118,11 +95,7 @@ def _most(numbers: int, drawn: int) -> float:
 
 
 def variance_of(mechanism: SplitMechanism | None) -> float:
-    """Variance of the noise that a mechanism adds to each number of a release; 0 without noise or mechanism.
-
-    >>> variance_of(None)
-    0.0
-    """
+    """Variance of the noise that a mechanism adds to each number of a release; 0 without noise or mechanism."""
     if mechanism is None:
         return 0.0
     return mechanism.noise.distribution.variance_factor * mechanism.noise.smashed * mechanism.noise.smashed
@@ -130,22 +103,14 @@ def variance_of(mechanism: SplitMechanism | None) -> float:
 
 @torch.no_grad()
 def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
-    """Send the N records `x` of a round again through `ask`, and compare the outputs with the release, [N, ...].
-
-    >>> replay(lambda images: images.flatten(1), torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)).distance(0.0)
-    0.0
-    """
+    """Send the N records `x` of a round again through `ask`, and compare the outputs with the release, [N, ...]."""
     return _replay(lambda: ask(x), released)
 
 
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
-    """Send the records of round `number` again, and compare the result with the recorded release.
-
-    A `ValueError` says if records or weights are missing.
-
-    Mixed records are sent separately and mixed by their recorded weights.
-    """
+    """Send the records of round `number` again, and compare the result with the recorded release. Mixed records are
+    sent separately and mixed by their recorded weights. A `ValueError` says if records or weights are missing."""
     view, members = recording.views[number], recording.members_of(number)
     if not len(recording.truth):
         raise ValueError(f"no true {recording.record} was recorded")
@@ -198,20 +163,12 @@ def rounds_to_replay(recording: Recording) -> Sequence[int]:
 
 @torch.no_grad()
 def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
-    """Test whether a record affects the outputs of other records in its batch.
+    """Test whether a record affects the outputs of other records in its batch `x` [N, ...]: the numbers of replaced
+    records and of changed outputs if more outputs changed than records were replaced; otherwise (0, 0).
 
     Half of the batch is replaced by neighboring records at a time: the records whose number has a 1 (or a 0) in one
     binary digit. For any two of N records, one of these 2·⌈log₂ N⌉ halves contains exactly one of the two. A
-    permutation of the outputs is no effect, since each record still changes one output.
-
-    Returns the numbers of replaced records and of changed outputs if more outputs changed than records were replaced;
-    otherwise (0, 0). The batch `x` [N, ...] has the recorded size. A `ValueError` is raised if equal batches give
-    different outputs.
-
-    >>> carried(lambda x: x.roll(1, 0), torch.arange(6.0).view(6, 1))
-    (0, 0)
-    >>> carried(lambda x: x + x[:1], torch.arange(6.0).view(6, 1))
-    (3, 6)
+    permutation of the outputs is no effect. A `ValueError` says that equal batches give different outputs.
     """
 
     def answer(records: Tensor) -> Tensor:

@@ -141,11 +141,7 @@ def parsed(data: bytes, path: Path) -> Any:
 
 
 def description(data: bytes, path: Path) -> Description:
-    """Parse and check the bytes of a `recording.json`, which has a checksum from version 2 on.
-
-    Raises:
-        DataError: if the file was changed or has a newer schema, or if a field is missing, unknown or not allowed.
-    """
+    """Parse and check the bytes of a `recording.json`, which has a checksum from version 2 on."""
     fields = parsed(data, path)
     version = fields.get("schema_version") if isinstance(fields, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -185,11 +181,8 @@ def description_file(folder: Path) -> bytes:
 
 
 def plain_bytes(folder: Path, name: str, most: int) -> bytes:
-    """Read a plain file of at most `most` bytes in a folder; the folder's own path may contain links.
-
-    Raises:
-        DataError: if the file lies outside the folder, is a link, a pipe or a device, is too large, or cannot be read.
-    """
+    """Read a plain file (no link, pipe or device) of at most `most` bytes in a folder, whose own path may contain
+    links."""
     if not name.isprintable() or name != Path(name).name or (folder / name).is_symlink():
         raise DataError(f"{folder}: {shortened(name)} must be a file of this folder itself; copy it there")
     try:

@@ -31,22 +31,12 @@ def lower_fields(
     *,
     trained: bool,
 ) -> tuple[dict[str, Any], str]:
-    """Describe the lower segment for `recording.json`, in the mode (training or evaluation) that is closer to the last
-    release.
+    """The fields of `recording.json` on the lower segment, in the mode (training or evaluation) that is closer to the
+    last release; and a warning if it does not reproduce every round, else "". The segment's file is added to `files`.
 
-    Without a round, evaluation mode is used. If noise hides which mode is closer, training mode is used under two
-    conditions: the segment released in this mode, and records of a batch affect each other in it (as in batch
-    normalization).
-
-    Args:
-        sample: records on which a program is traced.
-        rounds: rounds whose release is the segment's output.
-        variance: variance of the declared noise.
-        files: file contents by name; the segment's file is added to them.
-        trained: whether the segment was in training mode when it released.
-
-    Returns:
-        The fields, and a warning if the segment does not reproduce every round; else an empty text.
+    Without a round, evaluation mode is used. If noise of this variance hides which mode is closer, training mode is
+    used under two conditions: the segment released in this mode (`trained`), and records of a batch affect each other
+    in it (as in batch normalization). A program is traced on the records `sample`.
     """
     kept = segment_fields("lower", module, builder, sample, files)
     if not rounds:

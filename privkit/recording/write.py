@@ -34,19 +34,12 @@ def write_recording(
     members: Tensor | None = None,
     **described: Any,
 ) -> Recording:
-    """Write the folder of a recording, and read it back, so that mistakes are refused at once.
+    """Write the folder of a recording, new or empty, and read it back, so that mistakes are refused at once.
 
-    Args:
-        folder: the folder, new or empty.
-        views: all rounds, which have equal shapes; repeated passes over the same records follow one after another.
-        second: the second cut of each round in a U-shape; see `Recording.second`.
-        files: contents of weights and programs, by name.
-        members: the true records mixed into each release, see `Recording.members`; None if release n holds record n.
-        **described: fields of `Description` that do not follow from the views.
-
-    Raises:
-        UsageError: if the folder is not empty.
-        DataError: if the tensors do not fit together. The folder is then left as it was.
+    Repeated passes over the same records follow one after another in `views`; `second` and `members` are those of
+    `Recording`, where None means that release n holds record n. `files` has the contents of weights and programs, and
+    `described` the fields of `Description` that do not follow from the views. After an error the folder is left as it
+    was.
     """
     folder = root(folder)
     new = not folder.exists()
@@ -95,12 +88,6 @@ def write_description(folder: Path, fields: Mapping[str, Any]) -> None:
     """Write `recording.json` into a folder that holds the other files, with their checksums and its own checksum.
 
     The fields are those of docs/reference/recording.md; `files` is filled in.
-
-    >>> import json, tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> write_description(folder, {"schema_version": 2, "name": "mine"})
-    >>> list(json.loads((folder / "recording.json").read_text()))
-    ['schema_version', 'name', 'files', 'sha256']
     """
     home = folder.resolve()
     names = sorted(entry.name for entry in os.scandir(home) if entry.is_file(follow_symlinks=False))

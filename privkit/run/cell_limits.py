@@ -26,25 +26,17 @@ class OverLimit(BaseException):
 
 
 def _written_memory(size: int) -> str:
-    """Format a number of bytes as in the setting cell_memory.
-
-    >>> _written_memory(2**31), _written_memory(500 * 2**20)
-    ('2GiB', '500MiB')
-    """
+    """A number of bytes as the setting cell_memory has it, such as 2GiB or 500MiB."""
     return f"{size >> 30}GiB" if size % 2**30 == 0 else f"{size / 2**20:g}MiB"
 
 
 @contextmanager
 def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
-    """A context that is stopped if it exceeds a time limit in seconds or a memory limit in bytes; None means no limit.
+    """A context that raises `OverLimit` above a time limit in seconds or a memory limit in bytes; None means no limit.
 
     A timer in this process measures the time. The memory limit (`ulimit -d`) counts the whole process, including
     libraries: an allocation above it fails, but no process is killed. A limit may be reached inside torch's own
     `no_grad`, so shared state of the process is restored afterwards.
-
-    Raises:
-        OverLimit: if a limit is exceeded; the message gives the reason and advice.
-        UsageError: if this system has no such limits, or the process already holds more memory.
     """
     if (seconds is not None or memory is not None) and (resource is None or not hasattr(signal, "setitimer")):
         raise UsageError("cell_seconds and cell_memory need a system with POSIX limits; leave them out")

@@ -8,19 +8,8 @@ from typing import Any
 
 
 def config_differences(old: Any, new: Any, *, called: tuple[str, str] = ("there", "here")) -> Iterator[str]:
-    """For each field in which two configurations differ, a phrase with both values.
-
-    A recording's files, which occur in several fields, are named once. `called` gives the words for the two
-    configurations.
-
-    >>> old = {"delta": 1e-5, "defenses": [{"name": "none"}, {"name": "mixup", "group": 2}]}
-    >>> new = {"delta": 1e-6, "defenses": [{"name": "none"}, {"name": "mixup", "group": 4}]}
-    >>> list(config_differences(old, new))
-    ['defenses.group: 2 there, 4 here', 'delta: 1e-05 there, 1e-06 here']
-    >>> files = [{"name": "recorded", "sha256": {"lower.pt": digit * 64}} for digit in "ab"]
-    >>> list(config_differences(*({"dataset": one, "defenses": [one]} for one in files)))
-    ['recording: lower.pt (aaaaaaaa there, bbbbbbbb here)']
-    """
+    """A phrase with both values for each field in which two configurations differ; `called` gives the words for the
+    two. A recording's files, which occur in several fields, are named once."""
     old, new = (json.loads(json.dumps(value)) for value in (old, new))  # lists and tuples are one
     yield from dict.fromkeys(_differences(old, new, called, ""))
 

@@ -131,12 +131,8 @@ class _Task:
 
 
 class _Jobs(Executor):
-    """An executor of submitit jobs. Jobs that are submitted together become one job array.
-
-    Args:
-        home: folder of the jobs' files and logs, visible to all nodes.
-        options: submitit's parameters, such as partition and time (in minutes); `cluster` is slurm, local or debug.
-    """
+    """An executor of submitit jobs; jobs that are submitted together become one job array. `home`, for their files and
+    logs, is visible to all nodes; `options` are submitit's parameters, with `cluster` as slurm, local or debug."""
 
     PAUSE = 0.5
     """Seconds between two looks at the jobs."""
@@ -271,16 +267,7 @@ ENGINES: dict[str, _Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submiti
 
 @contextmanager
 def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
-    """A context that provides a run's executor of jobs, and shuts it down at the end.
-
-    Args:
-        named: NAME or NAME:options with a name in `ENGINES`, or the import path module:factory of a function that
-            creates an executor; None for local processes.
-        wanted: what the run asks of the engine, such as the number of workers.
-
-    Raises:
-        UsageError: if there is no such engine, or it does not start.
-    """
+    """A context with a run's executor: NAME or NAME:options of `ENGINES`, module:factory, or None for processes."""
     name, colon, rest = (named or "").partition(":")
     if named and name not in ENGINES and not colon:
         raise unknown("engine", named, [*ENGINES, "module:factory"])

@@ -23,10 +23,7 @@ _OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation nei
 
 
 class RunFolder:
-    """Paths of models, control experiments and cells (defense, attack, seed), in a run folder or a worker's folder.
-
-    A worker writes into its own folder `path`, and also reads the run's folder `origin`.
-    """
+    """Paths of models, control experiments and cells; a worker writes into its own `path`, and also reads `origin`."""
 
     def __init__(self, path: Path | str, origin: Path | None = None) -> None:
         self.path = root(path)
@@ -45,10 +42,7 @@ class RunFolder:
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """The files that a cell (defense, attack, seed) wrote or continues from, except its result.
-
-        Without a cell, all files of the folder.
-        """
+        """The files that a cell wrote or continues from, except its result; without a cell, all files of the folder."""
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
         control = "*" if cell is None else f"{glob.escape(file_name(cell.attack.name))}-*"
         found = [path for home in homes for path in self.path.glob(f"{home}/*")]
@@ -68,12 +62,8 @@ class RunFolder:
         return {name: data for name in names if (data := self.content(name)) is not None}
 
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
-        """Read an attack's checks (the outcomes of its control experiments) that `write_checks` stored, and their
-        seconds.
-
-        None if none are stored, or if their provenance differs. Control experiments run once per run, on the images of
-        the first seed that needs them.
-        """
+        """An attack's stored checks (outcomes of its control experiments) and their seconds; None if there are none of
+        this provenance. Control experiments run once per run, on the images of the first seed that needs them."""
         record = read_record(path, control=path.stem)
         if record is None:
             return None
@@ -100,13 +90,8 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store the provenance (hashes of code, files and data) of a cell (defense, attack, seed) and its model before
-        the computation.
-
-        A later call for the same cell adds new dependencies.
-
-        A `RunFolderError` is raised if images or files changed since this command read them.
-        """
+        """Store the provenance of a cell and its model before the computation; a later call adds new dependencies. A
+        `RunFolderError` says if images or files changed since this command read them."""
         for home, provenance in ((self.model(cell.model_id), made_of.model), (self.cell(cell.id), made_of.cell)):
             known, changes = self.made_of(home), list[str]()
             if known is not None:
@@ -120,12 +105,8 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store which files the code of a cell (defense, attack, seed) has read so far; return the provenance of its
-        result.
-
-        A file that was edited since the code read it raises a `UsageError`. A file that had other content when an
-        earlier process read it raises a `RunFolderError`.
-        """
+        """Store which files a cell's code has read so far; return the provenance of its result. A file that was edited
+        since raises a `UsageError`; one that an earlier process read with other content, a `RunFolderError`."""
         if not made_of.cell.code:
             return made_of.cell
         seen = made_of.seen()

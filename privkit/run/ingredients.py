@@ -48,13 +48,8 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """The provenance (hashes of code and files, without images) of each cell (defense, attack, seed): cell id ->
-    provenance.
-
-    Each includes `here`, the part that all results of this process share.
-
-    A user's module that cannot be imported, or was edited since its import, raises a `UsageError`.
-    """
+    """The provenance of each cell, without images: cell id -> hashes of code and files, and `here`, which all results
+    of this process share. A user's module that was edited since its import raises a `UsageError`."""
     shared = [("datasets", config.dataset), ("models", config.model)]
     shared += [("protocols", config.protocol), ("partitions", config.partition)]
     base = _joined(here, *(_part(kind, component) for kind, component in shared))

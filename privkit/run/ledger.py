@@ -79,17 +79,8 @@ def check_usable(path: Path) -> Manifest | None:
 class RunLedger(RunFolder):
     """The folder of one run. Inside a `with` statement, this process is its only writer.
 
-    Args:
-        path: the folder: absent (it is then created), empty, or the folder of a run with this configuration.
-        manifest: manifest of the run that is about to start.
-
-    Attributes:
-        unlocked: a sentence that says why the folder could not be locked; empty if it is locked.
-        token: a random token of this writer, by which workers recognize the folder.
-
-    Raises:
-        RunFolderError: if the path is a file, or if the folder belongs to another configuration, holds other files, or
-            is in use.
+    A `RunFolderError` refuses a folder of another configuration, with other files, or in use. `unlocked` says why the
+    folder could not be locked, and is empty if it is; workers recognize the folder by `token`, which is random.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -145,10 +136,9 @@ class RunLedger(RunFolder):
     def _own(self) -> Manifest | None:
         """The manifest of this configuration's earlier run in the folder, or None; an error for another run."""
         earlier = check_usable(self.path)
-        if earlier is None:
-            return None
-        if earlier.fingerprint != self.manifest.fingerprint:
-            if not self._begun():
+        if earlier is not None and earlier.fingerprint != self.manifest.fingerprint:
+            begun = any(next(self.path.glob(pattern), None) for pattern in ("controls/*", "cells/*/result.json"))
+            if not begun and not any(map(holds, self.path.glob("models/*"))):
                 return None  # refused over its data, batch size or model: the mended command goes on
             differs = next(config_differences(earlier.config, self.manifest.config), "its order")
             raise RunFolderError(
@@ -156,11 +146,6 @@ class RunLedger(RunFolder):
                 "name another folder with --out, or repeat that run's command to resume it"
             )
         return earlier
-
-    def _begun(self) -> bool:
-        """Whether the folder holds a computed model, control experiment or result."""
-        some = any(next(self.path.glob(pattern), None) for pattern in ("controls/*", "cells/*/result.json"))
-        return some or any(map(holds, self.path.glob("models/*")))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -193,22 +178,19 @@ class RunLedger(RunFolder):
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
-        """Write the threads, settings and plan of a continued run into the manifest.
-
-        The plan can change, because an earlier version may have planned fewer results.
-        """
+        """Write a continued run's threads, settings and plan into the manifest; an earlier version may have planned
+        less."""
         changes = {"threads": threads, "settings": dict(settings), "cells": self._planned}
         if {name: getattr(self.manifest, name) for name in changes} != changes:
             self.manifest = self.manifest.model_copy(update=changes)
             self.save_manifest()
 
     def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
-        """The result rows of the finished cells (defense, attack, seed), cell id -> row; and a sentence for each
-        repaired file.
+        """The rows of the finished cells, cell id -> row; and a sentence for each repaired file.
 
-        The cells' `result.json` files are authoritative; `results.jsonl` is a copy, rewritten if it differs. A damaged
-        `result.json` is restored from an intact line of the copy. A cell runs again if it has no result, ended in an
-        error, or has another damaged file.
+        The cells' `result.json` files are authoritative; `results.jsonl` is a copy, rewritten if it differs, from which
+        a damaged file is restored. A cell runs again if it has no result, ended in an error, or has another damaged
+        file.
         """
         rows = {}
         present, mended = self._lines()
@@ -239,21 +221,14 @@ class RunLedger(RunFolder):
         return rows, mended
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
-        """Store the files that a worker computed, in an order such that unfinished work never looks finished.
-
-        A finished model or result stays unchanged, except for the record of files that the model's code read.
-
-        Args:
-            files: path in the folder -> content.
-            gone: paths of checkpoints to remove.
-        """
+        """Store a worker's `files` (path in the folder -> content), in an order such that unfinished work never looks
+        finished, and remove the checkpoints `gone`. A finished model or result stays, but for the record of files that
+        its code read."""
         marks = {"models": TRAINED, "cells": "result.json"}
         for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):
             path, mark = inside(self.path, *name.split("/")), marks.get(name.partition("/")[0])
             if mark is None or (mark, path.name) == (TRAINED, MADE_OF) or not (path.parent / mark).exists():
-                write_bytes(
-                    path, files[name], flush=mark == TRAINED
-                )  # a cell's line in the rows says that it is complete
+                write_bytes(path, files[name], flush=mark == TRAINED)  # of a cell, its line says that it is complete
         for name in gone:
             remove(inside(self.path, *name.split("/")))
 
@@ -266,11 +241,8 @@ class RunLedger(RunFolder):
                 shutil.rmtree(scratch, ignore_errors=True)
 
     def finish(self, row: Row) -> Row:
-        """Store a result row (first its own file, then its line in `results.jsonl`), and return the stored row.
-
-        If the process is killed, no stored row is lost. A power failure may lose the rows of the last tenth of a
-        second; they are computed again.
-        """
+        """Store a result row (first its own file, then its line in `results.jsonl`), and return it. A killed process
+        loses no stored row; a power failure may lose the last tenth of a second, which is computed again."""
         row = row.model_copy(update={"files": digests(self.cell(row.cell), _CELL_FILES)})
         write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"), flush=False)
         due = perf_counter() - self._flushed > _FLUSH

@@ -41,12 +41,8 @@ class Cell:
 
 
 def plan(config: AuditConfig) -> list[Cell]:
-    """All cells (each one defense, attack and seed) of a run, ordered by seed, protocol and defense, the undefended
-    baseline first.
-
-    For an attack that is planned only on defenses, a further cell attacks the undefended model (the undefended twin).
-    It runs only if the attack fails on a defense.
-    """
+    """All cells of a run, ordered by seed, protocol and defense, the undefended baseline first. For an attack that is
+    planned only on defenses, a further cell (the undefended twin) runs only if the attack fails on a defense."""
     return [cell for seed in config.seeds for cell in _of_seed(config, seed)]
 
 
@@ -80,25 +76,12 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
     for of_attacks in ("attack_epochs", "attack_doublings"):  # the attack's own fields say it
         del budget[of_attacks]
     victims = budget.pop("victims")
-    model = {
-        "version": _ID_VERSION,
-        "dataset": config.dataset.to_json(),
-        "model": config.model.to_json(),
-        "protocol": config.protocol.to_json(),
-        "partition": config.partition.to_json(),
-        "defense": defense.to_json(),
-        "training": asdict(config.training),
-        "budget": budget,
-        "seed": seed,
-    }
+    parts = {name: getattr(config, name).to_json() for name in ("dataset", "model", "protocol", "partition")}
+    model = {"version": _ID_VERSION, **parts, "defense": defense.to_json(), "training": asdict(config.training)}
+    model |= {"budget": budget, "seed": seed}
     attacked = {
-        "model": model,
-        "attack": attack.to_json(),
-        "auxiliary": config.auxiliary,
-        "attacked": config.attacked,
-        "victims": victims,
-        "delta": config.delta,
-        "features": list(config.features),
+        **{"model": model, "attack": attack.to_json(), "victims": victims, "features": list(config.features)},
+        **{name: getattr(config, name) for name in ("auxiliary", "attacked", "delta")},
         **({"parts": list(config.held)} if config.held and defense.spec.storages else {}),
         **({"metrics": [metric.to_json() for metric in config.metrics]} if config.metrics else {}),
         **({"queries": asdict(config.queries)} if config.queries != ANY_QUERIES else {}),
@@ -119,7 +102,7 @@ def short_hash(fields: dict[str, Any]) -> str:
 
 
 class Schedule:
-    """Hands out a run's unfinished cells (each one defense, attack and seed) in the plan's order; some cells must wait.
+    """Hands out a run's unfinished cells in the plan's order; some cells must wait.
 
     A cell waits in four cases:
 
@@ -128,12 +111,8 @@ class Schedule:
     - another cell is running the control experiments of the same attack, and some other cell can begin instead;
     - it attacks the undefended model only for comparison (a twin), and the attack has not failed on a defense so far.
 
-    Args:
-        cells: the plan.
-        done: ids of the cells that have a result.
-        known: labels of attacks that already have a result in this run; their control experiments need no wait.
-        trained: function from a model's id to whether the model is finished.
-        lost: function from a cell's id to whether its attack failed; if so, the undefended twin is needed.
+    `known` has labels of attacks with a result, whose control experiments need no wait; `trained` says whether a model
+    is finished, and `lost` whether a cell's attack failed, so that its twin is needed.
     """
 
     def __init__(

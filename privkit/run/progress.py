@@ -31,10 +31,7 @@ class Progress:
         """Note that training or an attack begins; its steps are counted in `unit`."""
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
-        """Note that `done` of `total` steps of a training or attack are finished.
-
-        `value` is the newest value of its curve, such as the loss.
-        """
+        """Note that `done` of `total` steps are finished, and the newest `value` of their curve, such as the loss."""
 
 
 class Silent(Progress):
@@ -42,11 +39,7 @@ class Silent(Progress):
 
 
 def duration(seconds: float) -> str:
-    """A time, given in seconds, in words.
-
-    >>> duration(4.2), duration(75), duration(7300)
-    ('4 s', '1 min 15 s', '2 h 1 min')
-    """
+    """A time in words, such as "1 min 15 s"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -18,15 +18,8 @@ from privkit.run.plan import plan
 from privkit.run.sources import own_source
 from privkit.settings.config import AuditConfig
 
-_PACKAGES = {
-    "torch": "torch",
-    "torchvision": "torchvision",
-    "timm": "timm",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "scikit-image": "skimage",
-    "scikit-learn": "sklearn",
-}
+_PACKAGES = {name: name for name in ("torch", "torchvision", "timm", "numpy", "scipy")}
+_PACKAGES |= {"scikit-image": "skimage", "scikit-learn": "sklearn"}
 """The libraries that compute in an audit -> what they are imported as."""
 
 _MOST_THREADS = 8
@@ -88,11 +81,7 @@ def circumstances(device: str, threads: int) -> Provenance:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of installed packages, given by their import names; packages without a distribution are left out.
-
-    >>> sorted(versions({"numpy", "json"}))
-    ['numpy']
-    """
+    """Versions of installed packages, given by their import names; packages without a distribution are left out."""
     names = set(packages)
     known = _distributions(tuple((entry, _changed(entry)) for entry in sys.path)) if names else {}
     return {name: number for top in names for name in known.get(top, ()) if (number := _version(name, top))}

@@ -75,14 +75,7 @@ def holds(home: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest of a run folder; None if there is none.
-
-    Raises:
-        OtherVersionRun: if the manifest has another schema version.
-        DamagedManifest: if the manifest is damaged or not privkit's. The message does not advise to delete files, since
-            they may be somebody else's.
-        RunFolderError: if it cannot be read.
-    """
+    """The manifest of a run folder, or None. No error advises to delete files, which may be somebody else's."""
     file = root(path) / "manifest.json"
     try:
         data = read_bytes(file, MOST_TEXT)
@@ -104,12 +97,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All result rows of a run folder in the order of its plan, read without resuming the run.
-
-    Raises:
-        RunFolderError: if `path` is not a run folder.
-        DamagedFile: if a line is damaged, belongs to no planned result of this run, or contradicts another line.
-    """
+    """All rows of a run folder in the order of its plan; a `DamagedFile` for a damaged, strange or doubled line."""
     manifest = read_manifest(path)
     if manifest is None:
         raise RunFolderError(f"{path} is not a run folder: it has no manifest.json")

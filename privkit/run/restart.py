@@ -22,14 +22,9 @@ _OTHER_FAULTS = (
 
 
 def or_anew(stage: Callable[[], _Result], saved: Path, tell: Callable[[str], None]) -> _Result:
-    """Run `stage` and return its result. If it fails on a saved state, remove the state and run it once more.
-
-    `stage` is a training or an attack: it creates new networks and continues from the file `saved`, if it exists. An
-    intact state may still not fit the networks, because of another architecture, missing keys or wrong shapes.
-
-    >>> or_anew(lambda: "result", Path("/none"), print)
-    'result'
-    """
+    """Return what `stage` (a training or an attack) returns. If it fails on the state `saved`, remove the state and run
+    it once more: an intact state may not fit the networks, because of another architecture, missing keys or wrong
+    shapes."""
     resumed = os.path.lexists(saved)
     try:
         return stage()

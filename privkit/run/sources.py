@@ -37,20 +37,13 @@ _seen: dict[str, tuple[object, str]] = {}
 
 @cache
 def own_source() -> str:
-    """SHA-256 of all Python files of privkit, computed at the first call in this process.
-
-    >>> len(own_source())
-    64
-    """
+    """SHA-256 of all Python files of privkit, computed at the first call in this process."""
     files = {}
     for package in _OWN:
         spec = find_spec(package)
         for root in spec.submodule_search_locations or () if spec else ():
-            for folder, _, names in os.walk(root):
-                for name in names:
-                    if name.endswith(".py"):
-                        path = Path(folder, name)
-                        files[Path(package.replace(".", "/"), path.relative_to(root)).as_posix()] = path
+            for path in Path(root).rglob("*.py"):
+                files[Path(package.replace(".", "/"), path.relative_to(root)).as_posix()] = path
     digest = hashlib.sha256()
     for key, path in sorted(files.items()):
         digest.update(f"{key}\0{hash_file(path)}\0".encode())
@@ -58,11 +51,8 @@ def own_source() -> str:
 
 
 class Sources(NamedTuple):
-    """The provenance of a user's modules: what their results depend on.
-
-    `code` holds the SHA-256 of each module's file. `files` holds the SHA-256 of weights and of environment variables
-    ($NAME) that the code names. `installed` holds the packages that the modules import.
-    """
+    """What the results of a user's modules depend on: `code` has the SHA-256 of each module's file; `files` that of
+    weights and environment variables ($NAME) that the code names; `installed` the packages that the modules import."""
 
     code: dict[str, str]
     files: dict[str, str]
@@ -74,14 +64,8 @@ def sources(named: Iterable[str]) -> Sources:
 
     Imports are found anywhere in the source, and in the objects of a loaded module. privkit, the standard library and
     `_LIBRARIES` are left out; installed packages are hashed only if they are in `named`. A weights file is hashed if a
-    string in the source names it and it lies in the module's or the current folder.
-
-    Raises:
-        UsageError: if a file was edited after this process imported it, since the running code then differs from the
-            file.
-
-    >>> sources(["privkit.audit.cell", "json"])
-    Sources(code={}, files={}, installed=set())
+    string in the source names it and it lies in the module's or the current folder. A file that was edited after its
+    import raises a `UsageError`, since the running code then differs from it.
     """
     named = list(named)
     own = {name.partition(".")[0] for name in named}
@@ -94,13 +78,10 @@ def sources(named: Iterable[str]) -> Sources:
         if name in looked or top == "privkit" or top in sys.stdlib_module_names:
             continue
         looked.add(name)
-        parent = name.rpartition(".")[0]
-        if parent:
+        if parent := name.rpartition(".")[0]:
             waiting.append((parent, sys.modules.get(parent)))
         path = _file(name, module)
-        if path is None:
-            continue
-        if top in _LIBRARIES:
+        if path is None or top in _LIBRARIES:
             continue
         if {"site-packages", "dist-packages"} & set(path.parts) and top not in own:
             collected.installed.add(top)
@@ -115,11 +96,8 @@ def sources(named: Iterable[str]) -> Sources:
 
 
 def files_read(made_of: Provenance) -> dict[str, str]:
-    """The files that a user's code was observed to read in this process and that its provenance lacks: name -> SHA-256.
-
-    Names are relative to the current folder if possible. A file that was edited after it was read raises a
-    `UsageError`.
-    """
+    """The files that a user's code was observed to read in this process and that its provenance lacks: name (relative
+    to the current folder if possible) -> SHA-256. A file that was edited after it was read raises a `UsageError`."""
     paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
     known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}
     loaded: set[str] = set()

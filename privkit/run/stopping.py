@@ -11,17 +11,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)  # no SIGHUP on Windows
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # no SIGHUP on Windows
+_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 
 
 class Stopped(BaseException):
-    """Raised when a signal stops the command.
-
-    It is not a `KeyboardInterrupt`, which the command-line library would turn into a silent exit. It is not an
-    `Exception` either, so that a stopped computation does not count as failed.
-    """
+    """Raised when a signal stops the command: neither a `KeyboardInterrupt`, which the command-line library would turn
+    into a silent exit, nor an `Exception`, as which a stopped computation would count as failed."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -43,10 +39,8 @@ class Stopped(BaseException):
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """A context in which SIGINT, SIGTERM and SIGHUP raise `Stopped`; the third signal ends the process at once.
-
-    A signal that the parent process set to be ignored, such as SIGHUP under `nohup`, stays ignored.
-    """
+    """A context in which SIGINT, SIGTERM and SIGHUP (unless ignored) raise `Stopped`; the third ends the process at
+    once."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     count = 0
 
@@ -79,16 +73,8 @@ def keeping(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def finished_cells(folder: Path, planned: int, twins: int = 0) -> str:
-    """A sentence that says how many cells (each one defense, attack and seed) a stopped run has finished.
-
-    Args:
-        planned: number of cells that always run.
-        twins: number of further cells on the undefended model, each of which runs only if its attack fails on a
-            defense.
-
-    >>> finished_cells(Path("absent"), 4)
-    'nothing was begun'
-    """
+    """A sentence on the cells that a stopped run has finished, of those that always run (`planned`) and of further
+    `twins`, each of which runs only if its attack fails on a defense."""
     if not folder.is_dir():
         return "nothing was begun"
     done = sum(1 for _ in folder.glob("cells/*/result.json"))

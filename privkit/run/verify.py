@@ -15,21 +15,8 @@ from privkit.files.sealed import Broken, altered
 from privkit.files.storage import TEMPORARY, read_record, read_state
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
+from privkit.run import records
 from privkit.run.ledger import LEADER, SCRATCH
-from privkit.run.records import (
-    EVIDENCE,
-    EVIDENCE_PAGE,
-    LOG,
-    MADE_OF,
-    TRAINED,
-    VERDICT,
-    lines_of,
-    parse_row,
-    read_manifest,
-    read_row,
-    read_verdict,
-    verdict_of,
-)
 
 _REPEAT = "repeat the run's command"
 _REPORT = "write it again with privkit report"
@@ -107,17 +94,11 @@ class _Examination:
 
 
 def examine(run: Path) -> _Examination:
-    """Check a whole run folder without changing it.
-
-    No other command may use the folder at the same time, because a file that is being written looks missing.
-
-    Raises:
-        RunFolderError: if `run` is not a run folder, or has a schema version that this version of privkit cannot read.
-    """
+    """Check a whole run folder without changing it. A file that another command is writing looks missing."""
     examination = _Examination(run=root(run))
     home, manifest = examination.run, None
     try:
-        manifest = read_manifest(home)
+        manifest = records.read_manifest(home)
         examination.reads(home / "manifest.json", None, "")
         if manifest is None:
             raise RunFolderError(f"{run} is not a run folder: it has no manifest.json")
@@ -134,34 +115,37 @@ def examine(run: Path) -> _Examination:
         _gone(examination, manifest, rows)
         _verdict(examination, manifest, rows)
         _evidence(examination, manifest)
-    _links(examination)
     _others(examination)
     return examination
 
 
-def _homes(folder: Path) -> list[Path]:
-    """The folders of cells or models; empty if `folder` does not exist."""
-    return sorted(path for path in folder.glob("*") if path.is_dir())
+def _homes(run: Path, kind: str) -> list[Path]:
+    """The folders of cells or models, those that were set aside last."""
+    current = sorted(path for path in run.glob(f"{kind}/*") if path.is_dir())
+    return [*current, *sorted(run.glob(f"superseded/*/{kind}/*"))]
 
 
 def _others(examination: _Examination) -> None:
-    """Count temporary files of killed writes, and list files that no record of the run names, such as `.DS_Store`."""
-    home, checked = examination.run, set(examination.checked)
-    for path in sorted(path for path in home.rglob("*") if path.is_file() and not path.is_symlink()):
-        name = path.relative_to(home).as_posix()
-        if TEMPORARY.fullmatch(path.name):
+    """Refuse links, count temporary files of killed writes, and list files of others, such as `.DS_Store`."""
+    known, faulty = {*examination.checked, *_UNLISTED}, {name for name, _ in examination.faults}
+    for path in sorted(examination.run.rglob("*")):
+        name = path.relative_to(examination.run).as_posix()
+        if path.is_symlink():
+            if name not in faulty:
+                examination.fault(path, "is a symbolic link, which a run folder never holds", "remove it")
+        elif path.is_file() and TEMPORARY.fullmatch(path.name):
             examination.left += 1
-        elif name not in checked | _UNLISTED and path.name != LOG and not name.startswith(f"{SCRATCH}/"):
+        elif path.is_file() and name not in known and path.name != records.LOG and not name.startswith(f"{SCRATCH}/"):
             examination.strangers.append(name)
 
 
 def _cells(examination: _Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
     planned = None if manifest is None else {cell.cell for cell in manifest.cells}
-    for home in (*_homes(examination.run / "cells"), *sorted(examination.run.glob("superseded/*/cells/*"))):
+    for home in _homes(examination.run, "cells"):
         cure, result = f"{_REPEAT}: the cell is restored or done again", home / "result.json"
-        examination.record(home / MADE_OF, f"delete {home} and {_REPEAT}", of=home.name)
+        examination.record(home / records.MADE_OF, f"delete {home} and {_REPEAT}", of=home.name)
         examination.found(home / "attack.ckpt", _STATE, partial(read_state, home / "attack.ckpt"))
-        row = examination.found(result, cure, partial(read_row, home))
+        row = examination.found(result, cure, partial(records.read_row, home))
         if row is None:
             if not os.path.lexists(result):
                 examination.record(home / "spec.json", cure, cell=home.name)
@@ -175,11 +159,11 @@ def _cells(examination: _Examination, manifest: Manifest | None) -> Iterator[tup
 
 
 def _models(examination: _Examination) -> None:
-    for home in (*_homes(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
+    for home in _homes(examination.run, "models"):
         cure = f"delete {home} and {_REPEAT} to train anew"
-        examination.record(home / MADE_OF, cure, of=home.name)
+        examination.record(home / records.MADE_OF, cure, of=home.name)
         examination.found(home / "training.ckpt", _STATE, partial(read_state, home / "training.ckpt"))
-        trained = examination.record(home / TRAINED, cure, model=home.name) or {}
+        trained = examination.record(home / records.TRAINED, cure, model=home.name) or {}
         examination.listed(home, trained.get("files"), cure)
 
 
@@ -189,18 +173,10 @@ def _gone(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -
     for cell in manifest.cells:
         if cell.cell in rows and rows[cell.cell].status == "done":
             home, model = examination.run / "cells" / cell.cell, examination.run / "models" / cell.model
-            needed |= dict.fromkeys((home / MADE_OF, model / MADE_OF, model / TRAINED))
+            needed |= dict.fromkeys((home / records.MADE_OF, model / records.MADE_OF, model / records.TRAINED))
     for path in needed:
         if not os.path.lexists(path):
             examination.fault(path, "is missing", "restore it from a copy; the rows stand without it")
-
-
-def _links(examination: _Examination) -> None:
-    named = {path for path, _ in examination.faults}
-    for folder, folders, names in os.walk(examination.run):
-        for path in (Path(folder, name) for name in (*folders, *names)):
-            if path.is_symlink() and path.relative_to(examination.run).as_posix() not in named:
-                examination.fault(path, "is a symbolic link, which a run folder never holds", "remove it")
 
 
 def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:
@@ -208,13 +184,13 @@ def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str,
     seen: dict[str, int] = {}
     cure = f"{_REPEAT}: it is written anew from the cells"
     try:
-        lines = lines_of(path)
+        lines = records.lines_of(path)
     except PrivkitError as error:
         examination.reads(path, error, cure)
         return
     for number, data in enumerate(lines, start=1):
         try:
-            row = parse_row(data)
+            row = records.parse_row(data)
         except Broken as error:
             examination.fault(path, f"line {number} {error}", cure)
             continue
@@ -232,16 +208,15 @@ def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str,
 
 
 def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
-    """Check the verdict against the result rows, and the report against the verdict."""
-    path = examination.run / VERDICT
-    stored = examination.found(path, f"delete it and {_REPEAT}", lambda: read_verdict(examination.run, manifest))
+    home, path = examination.run, examination.run / records.VERDICT
+    stored = examination.found(path, f"delete it and {_REPEAT}", partial(records.read_verdict, home, manifest))
     if stored is None:
         if not os.path.lexists(path):
             examination.fault(path, "is missing", f"{_REPEAT} to judge the run anew")
         return
     examination.verdict = stored.sentence
     ordered = [rows[cell.cell] for cell in manifest.cells if cell.cell in rows]
-    now = verdict_of(manifest, ordered, [Gate.parse(gate) for gate in stored.gates])
+    now = records.verdict_of(manifest, ordered, [Gate.parse(gate) for gate in stored.gates])
     if not examination.faults and now.decided != stored.decided:
         examination.fault(path, f"does not follow from the cells, whose verdict is {now.sentence!r}", _REPORT)
     examination.listed(examination.run, stored.files, _REPORT)
@@ -249,13 +224,13 @@ def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]
 
 def _evidence(examination: _Examination, manifest: Manifest) -> None:
     """Check the evidence and its page, and whether the run changed after the evidence was written."""
-    path = examination.run / EVIDENCE
+    path = examination.run / records.EVIDENCE
     found = examination.record(path, _EVIDENCE, run=manifest.fingerprint)
     if found is None:
-        if os.path.lexists(page := examination.run / EVIDENCE_PAGE) and not os.path.lexists(path):
-            examination.fault(page, f"stands without {EVIDENCE}, which has its checksum", _EVIDENCE)
+        if os.path.lexists(page := examination.run / records.EVIDENCE_PAGE) and not os.path.lexists(path):
+            examination.fault(page, f"stands without {records.EVIDENCE}, which has its checksum", _EVIDENCE)
         return
-    records = found.get("records")
+    listed = found.get("records")
     examination.listed(examination.run, found.get("files"), _EVIDENCE)
-    if not examination.faults and altered(examination.run, records if isinstance(records, dict) else {}):
+    if not examination.faults and altered(examination.run, listed if isinstance(listed, dict) else {}):
         examination.fault(path, "is about an earlier state of the run", _EVIDENCE)

@@ -30,8 +30,7 @@ from privkit.training.stacked import Filtered, Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
-    """The extra transformer block that clients run on tokens [..., dim] after a shuffle; its weights are public and
-    fixed.
+    """The transformer block that clients run on tokens [..., dim] after a shuffle; its weights are public and fixed.
 
     It is T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
 
@@ -352,10 +351,8 @@ class Clients(nn.Module):
         """Add the defense's layers before and behind the server's segment `upper`.
 
         In front come the defense's stages (steps) that estimate their own options, and an adapter if the release and
-        the smashed data differ in shape. Behind come stages that act on logits.
-
-        Raises:
-            UsageError: if a stage cannot be placed before or after the segment.
+        the smashed data differ in shape. Behind come stages that act on logits. A stage that fits neither is a
+        `UsageError`.
         """
         shape = self.smashed_shape(domain)
         adapter, head = self.defense.adapter(shape, seed), self.defense.head()

@@ -75,9 +75,8 @@ def client_costs(
     if not (trained and spec.private):
         return cost
     gradients = spec.batch_size * FLOAT * sum(weight[0].numel() for weight in clients.lowers.parameters())
-    return replace(
-        cost, peak_memory=cost.peak_memory + gradients
-    )  # a gradient of every record, until their sum is clipped
+    # a gradient of every record, until their sum is clipped
+    return replace(cost, peak_memory=cost.peak_memory + gradients)
 
 
 def _with_tail(lower: Costs, tail: Costs, features: int) -> Costs:

@@ -25,10 +25,7 @@ class Graphed:
 
     A step that waits for the CPU cannot be captured and runs without a graph; the third call tests this. A replay
     repeats only tensor operations, not other effects of Python code, so only code that `traceable` accepts is captured.
-
-    Args:
-        step: function to capture; its shapes must not change.
-        draws: generators that the step uses besides the global generator.
+    Shapes must not change; `draws` are generators that the step uses besides the global one.
 
     Source: PyTorch, "CUDA semantics: whole-network capture".
     """

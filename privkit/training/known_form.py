@@ -21,9 +21,6 @@ def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
     White-box attacks invert these modules. privkit's own stages declare their fixed part by `public_transform`. A
     user's declaration could be wrong, and the failure of an attack that relies on it would look like protection. So a
     user's stage itself is applied, with the noise options named in its `noise_fields` set to zero.
-
-    Args:
-        stages: the stages in order, all on images or all on smashed data.
     """
     return [
         _AsApplied(stage, classes) if is_own(stage) and stage.group == 1 else PublicTransform(stage)

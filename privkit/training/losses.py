@@ -40,11 +40,7 @@ def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def next_tokens(texts: Tensor) -> Tensor:
-    """For each of the T tokens in texts [..., T], the token that follows it; padding for the last token.
-
-    >>> next_tokens(torch.tensor([5, 3, 0]))
-    tensor([3, 0, 0])
-    """
+    """For each token in texts [..., T], the token that follows it; padding for the last token."""
     return torch.cat([texts[..., 1:], torch.full_like(texts[..., :1], PADDING)], -1)
 
 
@@ -89,11 +85,8 @@ def class_scores(outputs: Outputs) -> Tensor:
 def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Tensor], Tensor] | None = None) -> Tensor:
     """The loss of each of M messages (batches of B records), [M]: the mean of the losses of its records.
 
-    Args:
-        outputs: outputs of the upper segment for M·B records.
-        labels: class numbers [M, B]; mixed or several labels [M, B, L]; or texts [M, B, T]. Several labels and texts
-            need `own`.
-        own: the upper segment's own loss, which must give one value per record; None for cross-entropy.
+    `labels` are class numbers [M, B]; mixed or several labels [M, B, L]; or texts [M, B, T]. Several labels and texts
+    need the upper segment's `own` loss, one value per record; without it, the loss is cross-entropy.
     """
     rows = labels.flatten(0, 1)
     if own is not None:

@@ -55,10 +55,7 @@ def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) ->
 
     For each client it is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B, where g_b is the gradient of record b's own
     loss over all weights of the segment, B the batch size, and C = `spec.clip`. If `spec.private` is False, gradients
-    do not change. `draws` generates the noise.
-
-    Raises:
-        UsageError: if the lower segment cannot be evaluated record by record.
+    do not change.
 
     Source: Abadi et al. 2016, Algorithm 1, at each client.
     """

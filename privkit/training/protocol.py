@@ -57,9 +57,7 @@ class SplitProtocol(Checked):
                 "gradient=unicast"
             )
         if self.upper == "own" and (self.updates, self.gradient, self.average) != ("round", "unicast", "never"):
-            raise ValueError(
-                "upper=own trains each client alone: use average=never, gradient=unicast and updates=round"
-            )
+            raise ValueError("upper=own trains each client alone: use average=never, gradient=unicast, updates=round")
         self._check_servers()
         others = self.upper, self.servers, self.gradient, self.updates
         if self.labels == "kept" and others != ("shared", 1, "unicast", "round"):
@@ -75,9 +73,7 @@ class SplitProtocol(Checked):
         if self.servers > 1 and (self.lower, self.upper, self.updates) != ("own", "shared", "round"):
             raise ValueError(f"servers={self.servers} needs lower=own, upper=shared and updates=round")
         if self.servers > 1 and self.gradient == "average":
-            raise ValueError(
-                f"gradient=average runs over the messages of one server; use servers=1, got {self.servers}"
-            )
+            raise ValueError(f"gradient=average is over the messages of one server; use servers=1, got {self.servers}")
 
     @property
     def uppers(self) -> int:

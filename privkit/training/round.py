@@ -124,8 +124,7 @@ def _together(
 def _through_the_tails(
     clients: Clients, upper: UShaped, release: Release, weights: Tensor, draws: Generator
 ) -> tuple[Tensor, Tensor, SecondCut]:
-    """Compute a U-shape's round above the first cut: losses [M] of M messages, the gradient at this cut, and the
-    tensors that cross the second cut.
+    """A U-shape's round above the first cut: losses [M], the gradient at this cut, and what crosses the second cut.
 
     Clients hold the labels and the last layers (tails), so a defense of returned gradients acts on the gradients that
     the tails send to the server.
@@ -160,9 +159,8 @@ def _one_by_one(
 ) -> Round:
     """A round with one server step for each client, as in CutMixSL's ×n variant.
 
-    For each client, its mixing group mixes a new message (batch of smashed data), whose gradient flows only to this
-    client. Without mixing, every client has its own message. If a client has several messages, the result shows the
-    last one.
+    For each client, its mixing group mixes a new message, whose gradient flows only to this client. If a client has
+    several messages, the result shows the last one.
     """
     losses, members, groups = [], [], clients.groups(number, draws)
     for seat in range(clients.defense.group):
@@ -215,8 +213,7 @@ def _as(weights: Tensor, like: Tensor) -> Tensor:
 def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) -> None:
     """Send each client its cut-layer gradient, and propagate it through the client's segment.
 
-    `gradient` holds the gradient of each message (batch of smashed data) at the cut, and `weights` the messages'
-    weights in the loss. `way` is the protocol's `gradient`: "unicast", "broadcast" or "average".
+    `gradient` is each message's at the cut; `way` is the protocol's `gradient`.
 
     Source: CutMixSL Eq. 13 (unicast, CutMix gradient); DP-CutMixSL Eq. 10; Pal et al. 2021 (average).
     """

@@ -51,15 +51,10 @@ class Stacked(nn.Module):
                 part.register_buffer(name, value.expand(copies, *value.shape).clone(), persistent=persistent)
 
     def forward(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Evaluate every copy on its own batch.
+        """The outputs [n, B, ...] of every copy on its own batch of `inputs` [n, B, ...].
 
-        Args:
-            inputs: batches [n, B, ...]; copy i sees inputs[i].
-            rows: int64 [M], the number of the copy that evaluates inputs[m] of [M, B, ...]; None for all copies in
-                order.
-
-        Returns:
-            Outputs [n, B, ...] (or [M, B, ...]); several tensors with these leading axes if the module returns several.
+        With `rows` int64 [M], copy rows[m] evaluates inputs[m] of [M, B, ...]. If the module returns several tensors,
+        so do the copies.
         """
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         if self.by_record is not None:
@@ -107,9 +102,8 @@ class Stacked(nn.Module):
     def records(self) -> Iterator[dict[str, Tensor]]:
         """A context in which each record has its own view of the weights, to compute per-record gradients.
 
-        Yields:
-            The trained weights that the last call used, name -> [n, B, ...] for n copies and B records; their `.grad`
-            holds the per-record gradients.
+        It gives the trained weights that the last call used, name -> [n, B, ...] for n copies and B records; their
+        `.grad` holds the per-record gradients.
         """
         self.by_record = {}
         try:
@@ -159,10 +153,7 @@ class Stacked(nn.Module):
     def average(self, weights: Tensor) -> None:
         """FedAvg: replace every copy's weights and running statistics by the weighted mean over all n copies.
 
-        Integer buffers, such as counters of batches, are unchanged.
-
-        Args:
-            weights: weights of the copies, [n], summing to 1.
+        The `weights` [n] of the copies sum to 1. Integer buffers, such as counters of batches, are unchanged.
 
         Source: McMahan et al. 2017, Algorithm 1, on lower segments as in SplitFed (Thapa et al. 2020).
         """

@@ -57,20 +57,9 @@ def train_together(
 def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator[bool]:
     """Join the processes that torchrun started; without torchrun, this does nothing.
 
-    The first process runs the body of the `with` statement. The other processes skip it, and help with the first
-    process's training until the body ends.
-
-    Args:
-        device: "cuda", which gives each process its own GPU, or "cpu".
-        workers: the run's number of workers, which must be 1 under torchrun.
-        engine: the run's engine, which must be None under torchrun.
-
-    Yields:
-        True in the first process; False in all others.
-
-    Raises:
-        UsageError: if there are fewer GPUs than processes, or several workers.
-        PrivkitError: in other processes, if the first one failed.
+    The first process runs the body of the `with` statement, and gets True. The others skip it, and help with the first
+    process's training until the body ends; if it failed, they raise a PrivkitError. With "cuda", each process gets its
+    own GPU. Several workers, another engine or too few GPUs are a `UsageError`.
 
     >>> with joined("cpu") as leads:
     ...     print(leads)

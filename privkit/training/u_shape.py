@@ -25,11 +25,8 @@ class SecondCut:
 class UShaped(nn.Module):
     """The network above the first cut of a U-shape: the server's middle layers, and each client's tail (last layers).
 
-    Args:
-        middle: module from smashed data [N, ...] to features [N, ...].
-        tails: the tails of n clients with B records each: module from features [n, B, ...] to logits [n, B, classes],
-            or to [n, B, T, words] for texts of T tokens from a vocabulary of this many words.
-        loss: the clients' loss of each record (`privkit.training.losses.OwnLoss`); None for cross-entropy.
+    The tails map features [n, B, ...] to logits [n, B, classes], or [n, B, T, words] for texts. `loss` is the clients'
+    own (`privkit.training.losses.OwnLoss`); None for cross-entropy.
     """
 
     def __init__(self, middle: nn.Module, tails: Stacked, loss: Callable[[Tensor, Tensor], Tensor] | None) -> None:
@@ -50,14 +47,9 @@ class UShaped(nn.Module):
 def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
     """Cut `upper` a second time for a U-shape: its last layer with weights becomes the tail, which each client holds.
 
-    Args:
-        upper: module from smashed data to logits; its last layer with weights is removed in place.
-        smashed: smashed data of some records, [N, ...], to test that the cut changes no result.
-        copies: number n of clients that send in a round; their tails start with equal weights.
-
-    Raises:
-        UsageError: if `upper` has its own loss other than `next_token`, is a single layer, or computes more behind its
-            last layer with weights.
+    The layer is removed in place. Some smashed data [N, ...] test that the cut changes no result: an upper segment that
+    has its own loss other than `next_token`, is a single layer, or computes more behind its last layer with weights, is
+    a `UsageError`. The tails of the n clients that send in a round start with equal weights.
 
     Source: Gupta and Raskar 2018, §3.4, "U-shaped configurations for split learning without label sharing".
 

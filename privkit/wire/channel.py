@@ -35,15 +35,9 @@ class RecordedRounds:
 def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes: int = 1) -> RecordedRounds:
     """Send the attacked images through the clients after training, and record what the server sees.
 
-    Messages (batches) are as large as in training.
-
-    Args:
-        victims: the attacked images, on the clients' device; a whole number of rounds. In each round, the first
-            `batch_size` images belong to client 0, the next to client 1, and so on.
-        batch_size: images per client and round.
-        seed: seed of mixing groups and of all random numbers of defense and lower segments.
-        passes: number P ≥ 1 of times that the same images are sent, in the same order, with fresh random numbers each
-            time.
+    Messages (batches of `batch_size` images per client) are as large as in training. In each round, the first images
+    belong to client 0, the next to client 1, and so on. In each of P passes the same images are sent in the same order,
+    with fresh random numbers.
     """
     edge.eval()
     device, clients = victims.x.device, edge.lowers.copies
@@ -62,11 +56,7 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
 
 
 def black_box_query(edge: Clients) -> Query:
-    """Create a black-box query: a function that sends the adversary's own images to the clients and returns their
-    release.
-
-    The images get random labels. Labels are not returned.
-    """
+    """A function that sends the adversary's own images, with random labels, to the clients for their release."""
     lowers = CopiesOnce(edge.lowers)
 
     @torch.no_grad()
@@ -82,10 +72,8 @@ def black_box_query(edge: Clients) -> Query:
 
 
 def shared_lower(edge: Clients) -> nn.Module | None:
-    """The lower segment that a white-box adversary knows, if it is the same for all clients; otherwise None.
-
-    A frozen segment is public, and an averaged segment is sent to all clients.
-    """
+    """The lower segment that a white-box adversary knows, which is frozen or averaged; None if clients have different
+    ones."""
     weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]
     same = all(bool((stack == stack[:1]).all()) for stack in weights)
     if not same:
@@ -118,9 +106,8 @@ def moved_view(view: View, move: Callable[[Tensor], Tensor]) -> View:
 
 
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
-    """Flatten M messages of B releases, [M, B, ...], into one batch [M·B, ...], as an adversary gets them.
-
-    Entry m·B + b (m from 0) is the release that image b of every client in mixing group m is part of.
+    """Flatten M messages of B releases, [M, B, ...], into one batch [M·B, ...], as an adversary gets them. Entry m·B +
+    b (from 0) is the release that image b of every client in mixing group m is part of.
 
     Defense stages of the server are left out. The defense determines whether mixing weights are public.
     """
@@ -156,10 +143,6 @@ class CopiesOnce:
     The result would differ if a user's segment draws random numbers or mixes records of its batch, or if the machine
     rounds small batches differently. So the first rounds of copies are also computed in full; if a bit differs, all
     later rounds are computed in full, too. The defense always gets the whole batch.
-
-    >>> lowers = CopiesOnce(Stacked(torch.nn.ReLU(), 1))
-    >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials
-    (torch.Size([1, 50, 3]), 3)
     """
 
     def __init__(self, lowers: Stacked) -> None:

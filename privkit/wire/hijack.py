@@ -42,19 +42,11 @@ clipping."""
 class LiveClients:
     """Clients that train with an attacker in place of the server; implements `privkit.attacks.base.TrainingClients`.
 
-    Images, orders, defenses, averaging and the clients' optimizer are as in honest training. The learning rate stays at
-    its peak, since the length of the attack is unknown. Defenses in which the server changes gradients are not applied.
-
-    Args:
-        edge: the untrained clients, on the device of the images.
-        shares: the private images that each client holds.
-        spec: options of the honest training.
-        guard: a client's detector of malicious servers: in a tenth of the rounds the client sends wrong labels and does
-            not train on the returned gradients. None without one.
-        passes: how often `views` sends the attacked images.
-
-    Raises:
-        NotApplicable: if lower segments are not trained, or if no single server receives whole releases.
+    Images, orders, defenses, averaging and the clients' optimizer are as in honest training (`spec`). The learning rate
+    stays at its peak, since the length of the attack is unknown. Defenses in which the server changes gradients are not
+    applied. With a `guard`, a detector of malicious servers, a client sends wrong labels in a tenth of the rounds and
+    does not train on the returned gradients. `passes` says how often `views` sends the attacked images. A
+    `NotApplicable` says if lower segments are not trained, or if no single server receives whole releases.
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: in which the clients follow the
     protocol.
@@ -92,10 +84,8 @@ class LiveClients:
         self.labels: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Run one round of training, in which `answer` computes the returned gradient from what the server sees.
-
-        If the gradient overflows in a lower segment, an `AttackDiverged` is raised, and the weights stay unchanged.
-        """
+        """Run one round of training, in which `answer` computes the returned gradient from what the server sees. If it
+        overflows in a lower segment, an `AttackDiverged` is raised, and the weights stay unchanged."""
         edge, spec, device = self._edge, self._spec, self._private.x.device
         protocol, number = edge.protocol, self._number
         rounds = rounds_an_epoch(int(self._shares.sizes.sum()), protocol.clients, spec.batch_size)
@@ -107,12 +97,11 @@ class LiveClients:
         draws = Generator(device).manual_seed(numbered(self._seed, "hijack/round/{}", number))
         edge.train()
         self._optimizer.zero_grad(set_to_none=True)
-        labels, fake = self._private.y[rows], False
-        if self.guard is not None and torch.rand(1, generator=draws, device=device).item() < _FAKES:
-            fake = True
-            labels = (
-                labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
-            ) % edge.classes
+        labels = self._private.y[rows]
+        fake = self.guard is not None and torch.rand(1, generator=draws, device=device).item() < _FAKES
+        if fake:
+            wrong = labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
+            labels = wrong % edge.classes
         secret = Generator(device).manual_seed(numbered(self._seed, "hijack/updates/{}", number))
         with private_gradients(edge, spec, secret):
             with seeded(device, numbered(self._seed, "hijack/module/{}", number)):
@@ -159,12 +148,9 @@ class LiveClients:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer state, number of rounds, and the detector's measurements."""
-        return {
-            "edge": self._edge.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "number": self._number,
-            "guard": None if self.guard is None else self.guard.state_dict(),
-        }
+        guard = None if self.guard is None else self.guard.state_dict()
+        states = {"edge": self._edge.state_dict(), "optimizer": self._optimizer.state_dict()}
+        return states | {"number": self._number, "guard": guard}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from `state_dict`."""
@@ -176,15 +162,9 @@ class LiveClients:
 
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
-    """Create a function by which the server applies the clients' defense to its own smashed data
-    (`ImageObservation.imitate`).
-
-    The clients' defense and frozen block are public; only the shape of their lower segments is used.
-
-    Returns:
-        The function; None if the defense acts on images before the lower segments, changes the shape of smashed data,
-        or is applied by the server.
-    """
+    """A function by which the server applies the clients' defense to its own smashed data (`ImageObservation.imitate`).
+    The clients' defense and frozen block are public; only the shape of their lower segments is used. None if the
+    defense acts on images before the lower segments, changes the shape of smashed data, or is applied by the server."""
     messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
     if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
         return None
@@ -212,15 +192,7 @@ def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
 
 
 def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:
-    """Train as an honest server, for comparison with a malicious server and for tests of detection.
-
-    Args:
-        upper: the server's segment; in a U-shape, with the clients' last layers. Its weights are trained here.
-        seed: seed of random layers such as dropout.
-
-    Returns:
-        The loss of each round, up to the round in which training diverges.
-    """
+    """Train `upper` as an honest server, for comparison with a malicious one: the losses until training diverges."""
     own = [weight for weight in upper.parameters() if weight.requires_grad]
     optimizer = optimizer_of(spec.upper, own) if own else None
     losses: list[float] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -23,20 +23,16 @@ class RecordedRound:
 
     Attributes:
         view: the server's view: releases [M·B, ...], public random numbers, and in `cut_gradient` the gradient that the
-            server sends back (with gradient=average the mean over messages, otherwise the gradient of each message's
-            own loss).
-        received: the view of each sending client, in order; empty if images are mixed before the lower segments.
-            `smashed` [B, ...] is the output of the client's lower segment before the defense. `cut_gradient` is the
-            gradient that reaches this segment after the defense's backward pass, with the gradient of the client's
-            penalty, if any; None if lower segments are frozen.
-        returned: in a U-shape (clients hold the last layers), the second cut of each client: the server's features as
-            `smashed`, and the gradient that the client sent back. Empty without a U-shape.
-        members: for scoring, indices (in the round's images) of the up to k images mixed into each release, int64 [M·B,
-            k], filled with −1 if there are fewer than k.
-        labels: for scoring, labels of the round's images, int64 [n·B], or [n·B, L] with L labels per image; the first B
-            belong to client 0, the next B to client 1, and so on.
+            server sends back (with gradient=average the mean over messages, otherwise of each message's own loss).
+        received: the view of each sending client; empty if images are mixed before the lower segments. `smashed`
+            [B, ...] is the output of its lower segment before the defense; `cut_gradient` reaches this segment after
+            the defense's backward pass, with that of the client's penalty, if any; None if lower segments are frozen.
+        members: indices of the up to k images mixed into each release, int64 [M·B, k], filled with −1.
+        labels: of the round's images, int64 [n·B] or [n·B, L], client after client.
         images: the round's images in the same order, [n·B, ...]; None if they are not kept.
         lower: state dict of the clients' stacked lower segments before the round; None if it is not kept.
+        returned: in a U-shape, the second cut of each client: the server's features as `smashed`, and the gradient that
+            the client sent back. Empty without a U-shape.
     """
 
     view: View
@@ -54,11 +50,8 @@ class RecordedRound:
 
 
 class Transcript:
-    """Replaces `split_round` and records each round; arguments and results are those of `split_round`, bit for bit.
-
-    Args:
-        wanted: function from a round's number to whether the round is kept; None keeps all rounds.
-        inputs: whether to keep images and lower segments as well, for attacks by a client on its returned gradients.
+    """Replaces `split_round` and records each round that is `wanted` (by default all); arguments and results are those
+    of `split_round`, bit for bit. With `inputs`, images and lower segments are kept, for attacks by a client.
 
     Source: privkit's own; what is recorded are the messages of Gupta and Raskar 2018, Algorithm 1.
     """
@@ -68,28 +61,20 @@ class Transcript:
         self.rounds: list[RecordedRound] = []  # on the CPU
 
     def __call__(
-        self,
-        edge: Clients,
-        upper: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        draws: Generator,
-        *,
-        shares: Tensor | None = None,
-        number: int = 0,
-        update: Callable[[], None] | None = None,
+        self, edge: Clients, upper: nn.Module, images: Tensor, labels: Tensor, draws: Generator, **given: Any
     ) -> Round:
         """Run and record one round of training; see `split_round`."""
+        number = given.get("number", 0)
         if self.wanted is not None and not self.wanted(number):
-            return split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
+            return split_round(edge, upper, images, labels, draws, **given)
         state = edge.lowers.module.state_dict() if self.inputs else {}
         before = {name: _kept(value) for name, value in state.items()}
         hook = edge.lowers.register_forward_hook(_retain)
         try:
-            played = split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
+            played = split_round(edge, upper, images, labels, draws, **given)
         finally:
             hook.remove()
-        made = _recorded(edge, played, labels, number, shares)
+        made = _recorded(edge, played, labels, number, given.get("shares"))
         if self.inputs:
             made = replace(made, images=_kept(images.flatten(0, 1)), lower=before)
         self.rounds.append(made)
@@ -105,18 +90,13 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """What the server of a U-shape (clients hold the last layers) saw of one client, with gradients, in each kept
-        round.
-
-        At the first cut it is the client's release, at the second cut the features.
-        """
+        """What a U-shape's server saw of one client, with gradients, in each kept round, at the first or second cut."""
         if cut == "second":
             return [played.returned[client] for played in self.rounds]
         return [_of_message(played.view, client) for played in self.rounds]
 
 
 def _of_message(view: View, number: int) -> View:
-    """The view restricted to one message, which holds one client's records."""
 
     def of_it(rows: Tensor) -> Tensor:
         own: Tensor = rows.unflatten(0, (view.messages, -1))[number]
@@ -145,15 +125,9 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
     view = replace(moved_view(answer.view, _kept), cut_gradient=gradient.cpu().clone())
     received: tuple[View, ...] = ()
     if len(sent.smashed) == len(labels):
-        arrived = sent.smashed.grad
-        received = tuple(
-            View(
-                round=number,
-                smashed=rows.detach().float().cpu().clone(),
-                cut_gradient=None if arrived is None else arrived[client].float().cpu().clone(),
-            )
-            for client, rows in enumerate(sent.smashed)
-        )
+        arrived = [None] * len(sent.smashed) if sent.smashed.grad is None else map(_kept, sent.smashed.grad.float())
+        each = zip(map(_kept, sent.smashed.float()), arrived, strict=True)
+        received = tuple(View(round=number, smashed=rows, cut_gradient=up) for rows, up in each)
     returned: tuple[View, ...] = ()
     if played.second is not None:
         both = (_kept(rows.float()) for rows in (played.second.features, played.second.gradient))

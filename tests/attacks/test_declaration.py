@@ -48,7 +48,7 @@ def wrong(**declared: Any) -> Any:
     ("declared", "says"),
     [
         ({"goal": None}, "it declares no goal; an attack declares name, goal, needs, uses, mounting, run"),
-        ({"goal": "fame"}, "goal must be one of reconstruct, labels, membership, distinguish, got 'fame'"),
+        ({"goal": "fame"}, "module:object or one of reconstruct, labels, membership, distinguish, got 'fame'"),
         ({"goal": "nowhere_at_all:GOAL"}, "goal nowhere_at_all:GOAL cannot be imported: No module named"),
         ({"goal": "privkit.attacks.base:View"}, "goal privkit.attacks.base:View must be a Goal, got type"),
         ({"goal": "privkit.attacks.goals.distinguish:GOAL"}, "it declares no on, which an attack with goal"),

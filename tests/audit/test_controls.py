@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from privkit.attacks.base import given
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.goals.reconstruct import ImageObservation
@@ -115,7 +116,7 @@ def test_a_failed_control_says_its_limit_and_behind_a_users_stage_that_the_scale
 def _share(defended: Defended, shape: tuple[int, ...], images: torch.Tensor, passes: int) -> float:
     """Of how images differ from their mean, what their releases contain."""
     apart = images.mean(0) - images
-    kept = defended.clients(shape).contained(images, apart, passes, 0)
+    kept = given(defended.clients)(shape).contained(images, apart, passes, 0)
     return (kept.square().sum() / apart.square().sum()).item()
 
 
@@ -150,7 +151,7 @@ def test_several_passes_contain_what_one_lacks() -> None:
 
 def test_noise_is_switched_off_and_the_rest_of_the_defense_is_not() -> None:
     observation, defended = _met("dp_mixsl", 0, "tiny_digits")
-    clients = defended.clients(observation.image_shape)
+    clients = given(defended.clients)(observation.image_shape)
     assert isinstance(clients, HonestClients)
     assert clients.edge.defense.sigma < 1e-9  # type: ignore[attr-defined]
     assert observation.auxiliary is not None
@@ -166,7 +167,7 @@ def test_all_clients_send_a_text_in_the_same_codes_and_a_mask_takes_its_words_aw
     observation, defended = _met("random_cutmix", 0, "definitions")
     assert observation.auxiliary is not None
     clients, same = (
-        defended.clients(observation.image_shape),
+        given(defended.clients)(observation.image_shape),
         observation.auxiliary[:1].expand(observation.batch_size, -1),
     )
     released = clients.query(same, torch.Generator().manual_seed(0)).view.smashed

@@ -1,5 +1,6 @@
 """The process around the command line: faults, streams that cannot show or take everything, memory that runs out."""
 
+import gc
 import os
 import resource
 import shutil
@@ -13,7 +14,7 @@ import torch
 
 from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.audit.run import AuditRun, run_audit
-from privkit.cli.start import INTERNAL_FAULT
+from privkit.cli.start import INTERNAL_FAULT, uncollected
 from privkit.errors import OutOfMemory
 from privkit.run.records import read_rows
 from privkit.settings.resolve import resolve
@@ -171,3 +172,9 @@ def test_a_run_under_a_limit_on_memory_keeps_its_finished_cells(small_run: Audit
     assert "memory ran out" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
     assert none in read_rows(folder)
+
+
+def test_garbage_is_not_collected_inside_a_context() -> None:
+    with uncollected():
+        assert not gc.isenabled()
+    assert gc.isenabled()

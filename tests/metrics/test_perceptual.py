@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.errors import DataError, PrivkitError, UsageError
+from privkit.errors import DataError, UsageError
 from privkit.metrics.feature_networks import FeatureNetwork, feature_network
 from privkit.metrics.perceptual import _lpips_model, f_sim, f_sim_floors, identity, lpips
 
@@ -112,8 +112,6 @@ def test_floors_are_means_over_every_pair(monkeypatch: pytest.MonkeyPatch) -> No
     assert floors["same_class"] == pytest.approx(np.mean(pairs[True]), abs=1e-6)
     assert floors["other_class"] == pytest.approx(np.mean(pairs[False]), abs=1e-6)
     assert list(f_sim_floors(x, torch.arange(11), PIXELS)) == ["other_class"]
-    with pytest.raises(UsageError, match="a label per image"):
-        f_sim_floors(x, labels[:3], PIXELS)
 
 
 def test_identity_by_rank() -> None:
@@ -132,9 +130,6 @@ def test_identity_of_a_constant_guess_is_at_its_floor() -> None:
 
 def test_bad_images() -> None:
     x = images()
-    for metric in (lambda a, b: f_sim(a, b, PIXELS), lambda a, b: identity(a, b, PIXELS), lpips):
-        with pytest.raises(UsageError, match="one shape"):
-            metric(x, x[:, :, :4])
     with pytest.raises(UsageError, match="NaN"):
         f_sim(x, x * float("nan"), PIXELS)
     with pytest.raises(UsageError, match="1 or 3"):
@@ -243,8 +238,6 @@ def test_lpips_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lpips", None)
     with pytest.raises(DataError, match="needs the package lpips"):
         lpips(images(), images())
-    with pytest.raises(PrivkitError, match="alex, vgg or squeeze"):
-        lpips(images(), images(), "resnet")
 
 
 @pytest.mark.needs("lpips")

@@ -117,8 +117,3 @@ def test_what_cannot_be_loaded_is_said_before_any_work(
 ) -> None:
     with pytest.raises(error, match=says):
         run_audit(**SETTINGS, features=features, out=tmp_path / "run")
-
-
-def test_shapes_that_do_not_go_together_are_refused(classifier: FeatureNetwork) -> None:
-    with pytest.raises(UsageError, match=r"one class an image, got \[3\] for 5"):
-        recognized(torch.zeros(3), digits(5).x, classifier)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
-from privkit.models.patch_splitnn import Patches, PatchSplitNN, SharedNorm, WithAdaptation, one_a_patch, shared
+from privkit.models.patch_splitnn import Patches, PatchSplitNN, SharedNorm, WithAdaptation, shared
 from privkit.models.resnet import RESNET18
 from privkit.training.stacked import Stacked
 
@@ -213,7 +213,5 @@ def test_a_pattern_that_does_not_fit_is_refused(spec: PatchSplitNN, domain: Imag
         spec.build(domain, 10, positions=True, seed=0)
 
 
-def test_layers_that_cannot_stand_one_a_patch_are_refused() -> None:
-    with pytest.raises(TypeError, match="got Linear"):
-        one_a_patch([nn.Linear(2, 2), nn.Linear(2, 2)])
+def test_patches_share_one_normalization() -> None:
     assert isinstance(shared(nn.Sequential(nn.BatchNorm2d(2)))[0], SharedNorm)  # type: ignore[index]

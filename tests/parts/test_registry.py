@@ -6,13 +6,32 @@ from typing import Any
 
 import pytest
 
+from privkit.attacks.scores.leak import roc_points
 from privkit.audit.seed_data import open_data
+from privkit.cli.frontier import varied
+from privkit.defenses.denoising import Masking
 from privkit.errors import UsageError
+from privkit.files.import_path import with_options
 from privkit.laws.parts import EVERY
-from privkit.parts.entries import part_entries
-from privkit.parts.registry import TABLES, load, parse, part_table, specify
+from privkit.parts.entries import meanings_of, part_entries, source_of, text_of
+from privkit.parts.own_parts import kind_noun, kinds_of
+from privkit.parts.registry import (
+    TABLES,
+    as_written,
+    distribution,
+    is_pair,
+    load,
+    name_and_options,
+    parse,
+    part_table,
+    read_part,
+    specify,
+    split_options,
+)
+from privkit.parts.threats import threat
 from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import resolve
+from privkit.shared.interval import Interval
 
 NAMES = [(kind, name) for kind in TABLES for name in sorted(part_table(kind))]
 
@@ -163,3 +182,35 @@ def test_fingerprint_follows_what_changes_an_answer() -> None:
     prints = [resolve(settings).fingerprint for settings in (*same, *other)]
     assert len(set(prints[: len(same)])) == 1
     assert len(set(prints[len(same) - 1 :])) == len(other) + 1
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (text_of(text_of), "The paragraphs of a docstring before its first section."),
+        (source_of(roc_points), "Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`."),
+        ([kind_noun("defenses"), kind_noun("attacks")], ["defense", "attack"]),
+        ([kinds_of(Masking), kinds_of(len)], [["defenses"], []]),
+        (distribution("defenses", "batch_shuffle"), {}),
+        (name_and_options("attacks", {"name": "black_box", "epochs": 3}), ("black_box", {"epochs": 3})),
+        (read_part("mine:Squash:bound=2"), ("mine:Squash", {"bound": 2})),
+        (split_options(".1,[2,3]"), [".1", "[2,3]"]),
+        ([as_written(value) for value in (None, True, (1, 2))], ["none", "true", "[1,2]"]),
+        (is_pair("mynets.Lower:mynets.Upper"), True),
+        (is_pair("mynets.models:Net"), False),
+        (is_pair("vit_micro:cut=embedding"), False),
+        (part_entries("partitions")[0]["allowed"]["smallest"], "a whole number >= 1"),
+        (with_options("mine.stages:Squash:bound=2"), ("mine.stages:Squash", "bound=2")),
+        (with_options("masking:keep=.2"), None),
+        (meanings_of(Interval)["n"], "number of trials, records or seeds behind the value."),
+        (
+            varied("gaussian_noise:clip=2", ["sigma=.1,1.5"]),
+            [f"gaussian_noise:sigma={sigma},clip=2.0" for sigma in (0.1, 1.5)],
+        ),
+        (threat("black_box"), ("query", ("images", "tables"))),
+        (threat("canaries"), ("labels, members, canaries", ())),
+        (parse("defenses", "gaussian_noise:sigma=2+masking@server").label, "gaussian_noise:sigma=2.0+masking"),
+    ],
+)
+def test_a_part_is_read(found: Any, wanted: Any) -> None:
+    assert found == wanted

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from privkit.parts.threats import threats_of
+from privkit.reports.charts import Told
 from privkit.reports.gallery import Pictures
 from privkit.reports.page import Report, render
 from privkit.reports.schema import Check, Manifest, PlannedCell, Row
-from privkit.reports.scores import Told
 from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import judge
 from privkit.shared.certificate import Certificate

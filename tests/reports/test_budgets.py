@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from privkit.reports import budget_curves, budgets, figures
-from privkit.reports.budget_curves import BudgetCurve
+from privkit.reports import budgets, figures
 from privkit.reports.budgets import BudgetRow
+from privkit.reports.figures import BudgetCurve
 from privkit.reports.tables import rich_table
 
 GOOD = BudgetRow(
@@ -177,7 +177,7 @@ def curve(**changes: Any) -> BudgetCurve:
 
 def drawn(*given_curves: BudgetCurve, **changes: Any) -> Any:
     words: dict[str, Any] = {"title": "ε against k", "subtitle": "δ = 1e-5, σ = 1", "xlabel": "k", "whole": True}
-    return budget_curves.curves(given_curves, **(words | changes))
+    return figures.curves(given_curves, **(words | changes))
 
 
 def test_lines_are_the_arrays_in_one_color_a_mechanism() -> None:
@@ -247,7 +247,7 @@ def test_refuses_arrays_of_other_shapes() -> None:
         drawn()
 
 
-@pytest.mark.parametrize("report", [budgets, budget_curves])
+@pytest.mark.parametrize("report", [budgets, figures])
 def test_knows_neither_accountants_nor_the_core(report: ModuleType) -> None:
     tree = ast.parse(Path(str(report.__file__)).read_text(encoding="utf-8"))
     modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]

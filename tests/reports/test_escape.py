@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from privkit.audit.run import AuditRun
 from privkit.errors import tell
 from privkit.parts.threats import threats_of
-from privkit.reports import budget_curves, budgets, columns, escape, figures, tables
+from privkit.reports import budgets, columns, escape, figures, tables
 from privkit.reports.budgets import BudgetRow
 from privkit.reports.page import render
 from privkit.reports.schema import Row
@@ -94,8 +94,8 @@ def test_names_in_figures_and_on_the_page(name: str, tmp_path: Path) -> None:
             ElementTree.fromstring(files[file])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a missing glyph
-        curve = budget_curves.BudgetCurve(label=name, values=np.arange(1.0, 3), epsilon=np.arange(1.0, 3))
-        drawn = budget_curves.curves([curve], title="", subtitle="", xlabel="")
+        curve = figures.BudgetCurve(label=name, values=np.arange(1.0, 3), epsilon=np.arange(1.0, 3))
+        drawn = figures.curves([curve], title="", subtitle="", xlabel="")
         figures.save(drawn, "svg")
 
 

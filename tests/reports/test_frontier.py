@@ -10,8 +10,7 @@ import pytest
 
 from privkit.cli.frontier import varied
 from privkit.errors import UsageError
-from privkit.reports.frontier import frontier, frontier_table, to_csv
-from privkit.reports.frontier_chart import frontier_chart
+from privkit.reports.frontier import frontier, frontier_chart, frontier_table, to_csv
 from privkit.reports.schema import Check, Row
 from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import table

@@ -196,7 +196,7 @@ def test_html_and_svg(count: int) -> None:
         mark = {"x": 1.0, "y": 1.0, "x_limits": (0.0, 1.0), "y_limits": (0.0, 1.0), "kind": "m", "strength": None}
         marks = tuple(charts.Mark(name=name, label=name, **mark) for name in batch)  # type: ignore[arg-type]
         chart = charts.Chart(
-            title=batch[0], x=panel.x, y=panel.y, x_label=batch[1], y_label=batch[2], width=9, height=9,
+            title=batch[0], x=panel.x, y=panel.y, x_label=batch[1], y_label=batch[2],
             shapes=shapes, marks=marks, words=((1.0, 1.0, batch[3]),),
         )  # fmt: skip
         drawn = ElementTree.fromstring(page.standalone([(name, [chart]) for name in batch[:2]]).encode())

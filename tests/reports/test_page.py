@@ -13,9 +13,8 @@ from PIL import Image
 
 from privkit.audit.report import build, cell_command
 from privkit.audit.run import AuditRun
-from privkit.reports.charts import Scale, area_chart
+from privkit.reports.charts import Scale, area_chart, score_charts
 from privkit.reports.gallery import Pictures, gallery, strip
-from privkit.reports.scores import score_charts
 from privkit.reports.strongest import undefended
 from privkit.run.plan import plan
 from privkit.run.records import read_rows

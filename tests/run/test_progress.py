@@ -6,7 +6,7 @@ from math import nan
 import pytest
 
 from privkit.run import progress as module
-from privkit.run.progress import Events, Lines
+from privkit.run.progress import Events, Lines, duration
 
 
 def test_a_stage_is_counted_in_its_own_unit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,3 +71,7 @@ def test_events_are_json_whatever_the_curve_holds(capsys: pytest.CaptureFixture[
         {"event": "note", "text": "a\nb"},
         {"event": "step", "done": 1, "total": 2, "value": "nan"},
     ]
+
+
+def test_a_time_is_told_in_two_units() -> None:
+    assert [duration(seconds) for seconds in (4.2, 75, 7300)] == ["4 s", "1 min 15 s", "2 h 1 min"]

@@ -9,9 +9,8 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.convolutional import Autoencoder, Convolutions, Pix2Pix, UNet
-from privkit.attacks.inversion.decoders.mae import AnyTokensDecoder, MaeDecoder, ReleasedDecoder, checked_width
+from privkit.attacks.inversion.decoders.mae import AnyTokensDecoder, MaeDecoder, ReleasedDecoder
 from privkit.attacks.inversion.decoders.unordered import MessageDecoder, SetDecoder
-from privkit.attacks.patches import Geometry
 
 DecoderName = Literal["mae", "released", "set", "message", "convolutions", "autoencoder", "unet", "pix2pix"]
 
@@ -29,12 +28,7 @@ DECODERS: dict[DecoderName, type[Decoder]] = {
 
 
 def usual_decoder(release: Tensor) -> DecoderName:
-    """Name of the default decoder for a release: "mae" for tokens, as published, "autoencoder" for maps and vectors.
-
-    >>> import torch
-    >>> usual_decoder(torch.zeros(2, 16, 96)), usual_decoder(torch.zeros(2, 64, 8, 8))
-    ('mae', 'autoencoder')
-    """
+    """Name of the default decoder for a release: "mae" for tokens, as published, "autoencoder" for maps and vectors."""
     return "mae" if release.ndim == 3 else "autoencoder"
 
 
@@ -49,23 +43,9 @@ def build_decoder(
 ) -> Decoder:
     """Build a decoder network for releases of a given form, with weights drawn from torch's global generator.
 
-    Args:
-        name: a name in `DECODERS`; None for the `usual_decoder`.
-        release: N example rows to decode: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D].
-        image_shape: shape (C, H, W) of the images that come out.
-        width: number of channels; None for a size scaled to the model.
-        depth: number of blocks or halvings; None for a size scaled to the model.
-        whole: whether every patch of an image has a token. If not, "mae" builds `AnyTokensDecoder`, which reads any
-            number of tokens.
-
-    Raises:
-        NotApplicable: if the decoder cannot read such a release.
-
-    >>> import torch
-    >>> build_decoder("set", torch.zeros(2, 16, 96), (1, 28, 28))(torch.zeros(2, 16, 96)).shape
-    torch.Size([2, 1, 28, 28])
-    >>> type(build_decoder(None, torch.zeros(2, 64), (1, 28, 28))).__name__
-    'Autoencoder'
+    `release` holds example rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D]. A width or depth
+    (blocks or halvings) of None is scaled to the model. Unless every patch has a token (`whole`), "mae" builds
+    `AnyTokensDecoder`, and other decoders are refused.
     """
     name = name or usual_decoder(release)
     if not whole and name != "mae":
@@ -74,15 +54,3 @@ def build_decoder(
             "reads any number of tokens"
         )
     return (DECODERS[name] if whole else AnyTokensDecoder).of(release, image_shape, width=width, depth=depth)
-
-
-__all__ = [
-    "DECODERS",
-    "Decoder",
-    "DecoderName",
-    "Geometry",
-    "MaeDecoder",
-    "build_decoder",
-    "checked_width",
-    "usual_decoder",
-]

@@ -17,14 +17,9 @@ from privkit.attacks.patches import Geometry, class_tokens, patch_tokens
 class Decoder(nn.Module):
     """A network from released rows to guesses at the images, [N, C, H, W], or at other records.
 
-    A release of N rows holds tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D].
-
-    Attributes:
-        layout: how the decoder reads a release: as patches of the image, or as a picture.
-        width: number of channels, which sets the peak of the learning rate.
-        rate_times_width: default peak of the learning rate, times the width.
-        whole_message: whether the decoder reads all rows of a message (the rows that a shuffle mixes) together; False
-            if it reads each row by itself.
+    A release of N rows holds tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D]. A decoder reads it by its
+    `layout`, as patches of the image or as a picture: each row by itself, or all rows of a `whole_message` (the rows
+    that a shuffle mixes) together. The `width` sets the default peak of the learning rate.
     """
 
     layout: ClassVar[type[Geometry] | type[MapGeometry]]
@@ -56,12 +51,7 @@ class Decoder(nn.Module):
         return (drawn.clamp(0, 1) - truth).square().sum().item(), (drawn - truth).square().sum().item()
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """The training loss, a scalar: the mean squared error, unless a decoder overrides it.
-
-        Args:
-            release: rows of one round of the adversary's images.
-            truth: the images of these N rows, float32 [N, C, H, W] in [0, 1].
-        """
+        """The training loss, a scalar: mean squared error against images [N, C, H, W] in [0, 1], unless overridden."""
         return nn.functional.mse_loss(self(release).float(), truth)
 
 
@@ -76,20 +66,7 @@ class MapGeometry:
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> MapGeometry:
-        """Read the layout of a release: how many rows and columns of cells it has, and how many features in each cell.
-
-        Args:
-            release: N rows of T tokens [N, T, D] or, with a class token, [N, T + 1, D]; feature maps [N, D, h, w]; or
-                vectors [N, D].
-            image_shape: shape (C, H, W) of the images.
-
-        Raises:
-            NotApplicable: if the tokens do not form a square grid, or the release has another number of axes.
-
-        >>> import torch
-        >>> [MapGeometry.of(torch.zeros(*shape), (1, 28, 28)).rows for shape in ((2, 16, 96), (2, 96))]
-        [4, 1]
-        """
+        """Read the layout of a release: tokens [N, T, D] (also a class token), maps [N, D, h, w] or vectors [N, D]."""
         if release.ndim == 4:
             _, channels, rows, columns = release.shape
             return cls(channels=channels, rows=rows, columns=columns, image_shape=image_shape)
@@ -102,9 +79,7 @@ class MapGeometry:
             )
         side = isqrt(release.shape[1])
         if side * side != release.shape[1] - class_tokens(release):
-            raise NotApplicable(
-                f"a decoder of maps needs tokens on a square grid, but {release.shape[1]} tokens are none"
-            )
+            raise NotApplicable(f"a decoder of maps needs tokens on a square grid, but {release.shape[1]} are none")
         return cls(channels=release.shape[2], rows=side, columns=side, image_shape=image_shape)
 
 
@@ -118,9 +93,8 @@ def as_maps(release: Tensor, geometry: MapGeometry) -> Tensor:
 def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
     """A 3×3 convolution, group normalisation (since batches are small and messages differ), and GELU."""
     groups = max(g for g in range(1, 9) if outputs % g == 0)
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1), nn.GroupNorm(groups, outputs), nn.GELU()
-    )
+    first = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
+    return nn.Sequential(first, nn.GroupNorm(groups, outputs), nn.GELU())
 
 
 class Painter(nn.Module):
@@ -129,10 +103,6 @@ class Painter(nn.Module):
     The output for N releases is [N, channels, H, W]. If few pixels per side are missing (fewer than half the number of
     positions), zeros are added around the picture, as after convolutions without padding. If more are missing, the
     picture is resized.
-
-    >>> import torch
-    >>> Painter(MapGeometry.of(torch.zeros(2, 8, 12, 12), (1, 28, 28)), 8).frame  # left, right, top, bottom
-    (2, 2, 2, 2)
     """
 
     def __init__(self, geometry: MapGeometry, channels: int) -> None:
@@ -150,6 +120,6 @@ class Painter(nn.Module):
     def forward(self, release: Tensor) -> Tensor:
         picture = functional.pixel_shuffle(self.paint(as_maps(release, self.geometry)), self.side)
         picture = functional.pad(picture, self.frame)
-        return (
-            picture if picture.shape[2:] == self.size else functional.interpolate(picture, self.size, mode="bilinear")
-        )
+        if picture.shape[2:] == self.size:
+            return picture
+        return functional.interpolate(picture, self.size, mode="bilinear")

@@ -27,13 +27,8 @@ class CellDecoder(Decoder):
     shuffle. The training error is the squared error divided by the column's variance for numbers, and the cross-entropy
     for categories. The initial output of a column is its mean, or the frequencies of its categories.
 
-    Args:
-        sample: releases of the adversary's records, N rows [N, T, D] or [N, D], which set the scale of every place.
-            Give many rows: most counts in a table are small, so a few rows would miss large counts.
-        own: the adversary's M records [M, C], which give the columns' means, variances and frequencies.
-        columns: number of categories of each of the C columns, 0 for a dense (numeric) column.
-        width: number of channels, a positive multiple of 16; None for 64.
-        depth: number of blocks; None for 1.
+    `sample` are releases of the adversary's records `own` [M, C]: give many, as most counts in a table are small, and a
+    few rows would miss large ones. The width is a multiple of 16.
 
     Source: privkit's own, after patch_shuffling §V-B.1: "a transformer structure, containing a vector-wise part and an
     output MLP layer". Queries of an output: DETR (Carion et al. 2020).
@@ -80,9 +75,8 @@ class CellDecoder(Decoder):
 
     def forward(self, release: Tensor) -> Tensor:
         rows = _as_tokens(release)
-        alike, alone = (
-            part.view(rows.shape) for part in self.standardize(rows.flatten(1)).chunk(2, 1)
-        )  # place by place
+        both = self.standardize(rows.flatten(1)).chunk(2, 1)  # place by place
+        alike, alone = (part.view(rows.shape) for part in both)
         tokens = self.blocks(self.project(torch.cat([alike, alone], 2)) + self.places)
         queries = self.queries.expand(len(tokens), -1, -1)
         seen: Tensor = self.look(queries, tokens, tokens, need_weights=False)[0]

@@ -11,25 +11,18 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from privkit.attacks.inversion.decoders.base import Decoder, MapGeometry, Painter, as_maps, convolution
-from privkit.attacks.release_scale import least_variance
+from privkit.attacks.release_scale import mean_and_scale
 
 _CONVOLUTIONAL_RATE = 0.003  # peak learning rate of the networks that halve pictures
 
-_SHRINKAGE = 1e-3  # share of the mean variance in each channel's variance: a constant channel has none of its own
 _L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's loss: pix2pix's default
 
 
 class Convolutions(Decoder):
     """A decoder of two 3×3 convolutions, with an interpolation to the image's size between them.
 
-    It is the weakest published attacker. The paper does not state the widths, nor where the interpolation is. We
-    interpolate between the convolutions, which gives a stronger attack, since the second convolution then works at the
-    image's resolution.
-
-    Args:
-        geometry: the layout of the release as a picture.
-        width: number of channels between the convolutions; None for 128.
-        depth: must be None or 2.
+    The weakest published attacker. The paper states neither the widths (128 here) nor the place of the interpolation;
+    between the convolutions, the attack is stronger, since the second one works at the image's resolution.
 
     Source: Oh et al., DP-CutMixSL, §5.A.
     """
@@ -54,13 +47,7 @@ class Convolutions(Decoder):
 class _Hourglass(nn.Module):
     """A U-Net: convolutions halve a picture `depth` times and double it again, with skips between layers of equal size.
 
-    It maps N pictures [N, inputs, H, W] to [N, outputs, H, W].
-
-    Args:
-        inputs: number of input channels.
-        outputs: number of output channels.
-        width: number of channels at full size; it doubles with every halving, up to eight times this width.
-        depth: number of halvings.
+    The width doubles with every halving, up to eight times.
     """
 
     def __init__(self, inputs: int, outputs: int, *, width: int, depth: int) -> None:
@@ -131,15 +118,8 @@ class _Pyramid(nn.Module):
 class Autoencoder(Decoder):
     """A residual convolutional decoder that reads a release as a picture, and works at half of the image's size.
 
-    Channels are normalized by their mean and variance in the attacked release. If each picture were normalized by
-    itself, it would lose its brightness.
-
-    Args:
-        geometry: the layout of the release as a picture.
-        sample: rows of the attacked release, which give the means and variances of the channels.
-        width: number of channels; None for 32.
-        depth: number of halvings of the picture; the first halving stacks 2×2 pixels as channels. None halves down to 8
-            pixels per side.
+    Channels are normalized by their mean and variance in the attacked release (`sample`): normalized by itself, a
+    picture would lose its brightness. The first of `depth` halvings stacks 2×2 pixels as channels.
 
     Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
     blocks: He et al. 2016; 2×2 pixels as channels: Shi et al. 2016.
@@ -156,10 +136,9 @@ class Autoencoder(Decoder):
         super().__init__()
         self.width, self.geometry = width or 32, geometry
         cells = as_maps(sample.detach().cpu(), geometry).double().transpose(0, 1).flatten(1)
-        variance = cells.var(1, correction=0)
-        self.register_buffer("mean", cells.mean(1).float())
-        least = least_variance(cells)
-        self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + least).sqrt().float())
+        mean, scale = mean_and_scale(cells, 1)
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
         painted = -(-self.width // 4)
         self.paint = Painter(geometry, painted)
         self.enter = nn.Conv2d(4 * painted, self.width, 3, padding=1)
@@ -181,14 +160,7 @@ class Autoencoder(Decoder):
 
 
 class UNet(Decoder):
-    """A U-Net decoder that reads the release as a picture, trained on the absolute error, without a discriminator.
-
-    It is the generator of pix2pix.
-
-    Args:
-        geometry: the layout of the release as a picture.
-        width: number of channels at the image's size; None for 16.
-        depth: number of halvings; None halves down to 8 pixels per side.
+    """A U-Net decoder that reads the release as a picture, trained on the absolute error: pix2pix's generator alone.
 
     Source: Isola et al. 2017, §3.2.1.
     """

@@ -17,9 +17,7 @@ from privkit.constraints import whole
 def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
     """Transformer blocks of a ViT with pre-normalization, MLP ratio 4, GELU and no dropout."""
     layers = (
-        nn.TransformerEncoderLayer(
-            width, heads, 4 * width, dropout=0.0, activation=gelu, batch_first=True, norm_first=True
-        )
+        nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, gelu, batch_first=True, norm_first=True)
         for _ in range(depth)
     )
     return nn.Sequential(*layers)
@@ -44,7 +42,7 @@ def checked_width(width: int) -> int:
 
 
 def heads_for(width: int) -> int:
-    """The largest number of attention heads that divides `width` and gives each head at least 32 channels; at least 1.
+    """The largest number of heads that divides `width` and gives each at least 32 channels; at least 1.
 
     >>> [heads_for(width) for width in (16, 96, 112, 512)]
     [1, 3, 2, 16]
@@ -56,12 +54,6 @@ class MaeDecoder(Decoder):
     """The decoder of a masked autoencoder, which reads all tokens of an image; none is masked, since all are released.
 
     A class token passes through the blocks without a position and is left out of the image.
-
-    Args:
-        geometry: the patches of the image, and the size of the released tokens.
-        width: number of channels of the blocks, a positive multiple of 16; None to scale it to the released tokens'
-            size.
-        depth: number of blocks; None to scale it in the same way.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3 and A.1 (512 wide, 8 blocks, 16
     heads); used as the black-box attacker in Yao et al., patch shuffling, §V-B.1.
@@ -92,13 +84,8 @@ class MaeDecoder(Decoder):
 class AnyTokensDecoder(MaeDecoder):
     """The MAE decoder for dropped or merged tokens: a learned mask token for each patch attends to all tokens.
 
-    The adversary does not know to which patch a received token belongs, so received tokens get no position.
-
-    Args:
-        geometry: the patches to decode, and the size of the released tokens; `of` takes the largest square patches
-            whose number is at least the number of tokens.
-        width: as in `MaeDecoder`.
-        depth: as in `MaeDecoder`.
+    The adversary does not know to which patch a received token belongs, so received tokens get no position. `of` takes
+    the largest square patches whose number is at least that of the tokens.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3; the omission of positions is
     privkit's.
@@ -129,12 +116,7 @@ class ReleasedDecoder(Decoder):
     """The decoder in the patch-shuffling authors' code: the channels of its last block are the pixels of a patch.
 
     For ViT-B/16 it consists of an MLP 512→512→768, learned positions, the twelve blocks of ViT-B (768 = 16·16·3), and
-    Tanh.
-
-    Args:
-        geometry: the patches of the image, and the size of the released tokens.
-        width: must be None or the number of values in a patch, because there is no prediction head.
-        depth: number of blocks; None for 12 if tokens have at least 512 numbers, and the MAE decoder's depth otherwise.
+    Tanh. The width is fixed, since there is no prediction head.
 
     Source: the authors' repository of Yao et al., patch shuffling (the text of §V-B.1 calls it an MAE decoder).
     """
@@ -145,9 +127,7 @@ class ReleasedDecoder(Decoder):
         super().__init__()
         channels = geometry.patch_dim
         if width not in (None, channels):
-            raise ValueError(
-                f"the released decoder has no prediction head: its width is the patch's {channels} pixels, got {width}"
-            )
+            raise ValueError(f"the released decoder has no prediction head: its width must be {channels}, got {width}")
         depth = (12 if geometry.token_dim >= 512 else scaled_size(geometry.token_dim)[1]) if depth is None else depth
         heads = max(h for h in range(1, 13) if channels % h == 0)
         self.geometry, self.width = geometry, channels

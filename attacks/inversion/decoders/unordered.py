@@ -14,7 +14,7 @@ from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for, scaled_size
 from privkit.attacks.order.token_reading import AffineMap
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
-from privkit.attacks.release_scale import least_variance
+from privkit.attacks.release_scale import mean_and_scale
 
 _RELATIONS = 8
 _RELATION_WIDTH = 32
@@ -29,7 +29,6 @@ _CRISP_MAY_COST = 1.2
 """The sharpened assignment is used if its recent training error is at most this multiple of the soft one's. A sharp
 guess shows more structure than the mean of all guesses, which has the least error: SSIM .41 against .32 at one sixth
 more error."""
-_SHRINKAGE = 1e-3  # added to a channel's variance, in units of the mean one: nearly constant channels are not amplified
 
 
 class SetDecoder(Decoder):
@@ -45,12 +44,6 @@ class SetDecoder(Decoder):
     in the mean, which needs no order, and under the best soft assignment. Every round is trained towards this
     assignment, with a weight that grows as the decoded patches explain more of the true ones. The true order is not
     used. An adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
-
-    Args:
-        geometry: the patches of the image, and the size of the released tokens.
-        sample: rows of a release, which set the normalization of tokens (`Standardized`).
-        width: number of channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
-        depth: number of blocks before placing; None for 2.
 
     Source: privkit's own; learned output queries (DETR, Carion et al. 2020) were weaker in all our comparisons.
     """
@@ -89,12 +82,7 @@ class SetDecoder(Decoder):
 
     @torch.no_grad()
     def know(self, release: Tensor, patches: Tensor) -> None:
-        """Set the linear map from tokens to patches by ridge regression, from tokens whose patches are known.
-
-        Args:
-            release: N rows of tokens, in the form for `forward`.
-            patches: the patch behind each of T tokens, [N, T, patch_dim].
-        """
+        """Fit the linear map from tokens to patches, by tokens whose patches [N, T, patch_dim] are known."""
         fitted = AffineMap.fit(self.standardize(patch_tokens(release)), patches - 0.5, _CONTENT_RIDGE)
         self.content.weight.copy_((fitted.weight / fitted.scale.unsqueeze(1)).T)
         self.content.bias.copy_(fitted.bias - fitted.mean / fitted.scale @ fitted.weight)
@@ -127,11 +115,7 @@ class SetDecoder(Decoder):
         error = functional.mse_loss(self._image(contents, hidden, placings[-1]).float(), truth)
         self.errors += 0.1 * (torch.stack([error.detach(), crisp]) - self.errors)
         matched = (teacher * cost).sum() / (count * self.geometry.patch_dim)
-        rows = (
-            -1,
-            self.geometry.tokens,
-            self.geometry.patch_dim,
-        )  # also for a message: each of its rows holds many tokens
+        rows = -1, self.geometry.tokens, self.geometry.patch_dim  # also of a message, whose rows hold many tokens
         mean = rows[1] * functional.mse_loss(contents.reshape(rows).mean(1), patches.reshape(rows).mean(1))
         weights = [1.0, *[0.3] * (_ROUNDS - 1), 1.0]
         placed = -sum(weight * (teacher * log).sum() for weight, log in zip(weights, placings, strict=True)) / count
@@ -178,12 +162,7 @@ class MessageDecoder(SetDecoder):
     """A `SetDecoder` that places all tokens of a message together: a patch may come from another image's row.
 
     It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Training with n tokens
-    takes n³ operations and some 500·n² bytes: use it for rounds of up to about a thousand tokens.
-
-    Raises:
-        NotApplicable: from `of`, if a round has more than 2,560 tokens.
-
-    Source: privkit's own.
+    takes n³ operations and some 500·n² bytes, so it is for rounds of about a thousand tokens. Source: privkit's own.
     """
 
     whole_message: ClassVar[bool] = True
@@ -214,18 +193,10 @@ def _relations(geometry: Geometry) -> Tensor:
 
 
 class Standardized(nn.Module):
-    """Normalize tokens [..., D] of D numbers in two ways; the results are concatenated to [..., 2D].
+    """Normalize tokens [..., D] by channel (as in `sample`) and within each token; both are concatenated, [..., 2D].
 
-    The first half is normalized by channel, and so keeps a token's size, which carries information in unchanged and
-    spectral releases. The second half is normalized within each token, for tokens of very different sizes. Whitening
-    was worse in measurements: decoded patches were matched to wrong patches.
-
-    Args:
-        sample: a release with N rows of T tokens, [N, T, D], which gives the mean and variance of each channel.
-
-    >>> sample = torch.tensor([[[0.0, 5.0], [2.0, 5.0]]])
-    >>> Standardized(sample)(sample).round(decimals=2)[0, 0].tolist()
-    [-1.0, 0.0, -1.0, 1.0]
+    The first keeps a token's size, which carries information in unchanged and spectral releases; the second is for
+    tokens of very different sizes. Whitening was worse in measurements: decoded patches were matched to wrong patches.
     """
 
     mean: Tensor
@@ -234,10 +205,9 @@ class Standardized(nn.Module):
     def __init__(self, sample: Tensor) -> None:
         super().__init__()
         tokens = sample.detach().cpu().double().flatten(0, -2)
-        variance = tokens.var(0, correction=0)
-        self.register_buffer("mean", tokens.mean(0).float())
-        least = least_variance(tokens)
-        self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + least).sqrt().float())
+        mean, scale = mean_and_scale(tokens, 0)
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
 
     def forward(self, tokens: Tensor) -> Tensor:
         alone = functional.layer_norm(tokens, tokens.shape[-1:])

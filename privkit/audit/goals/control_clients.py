@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.control_clients import Defended, projected
-from privkit.attacks.goals.identity import Marked, Scaled, Widened, identity_lower
+from privkit.attacks.goals.identity import Marked, Then, identity_lower
 from privkit.attacks.query_rules import ANY_QUERIES
 from privkit.defenses.base import Defense, is_own
 from privkit.defenses.chain import stages_of
@@ -113,10 +113,12 @@ class HonestClients:
             if block is None or whose(own.zeros(1)).shape[2] <= smashed.shape[2]:
                 lower = whose
         if block is not None:
-            lower = Widened(lower, smashed.shape[2])
+            width = smashed.shape[2]  # tokens are widened by repeating their numbers
+            lower = Then(lower, lambda rows: rows[..., torch.arange(width, device=rows.device) % rows.shape[-1]])
         try:
             if isinstance(own, Images) and edge.defense.level != "input":
-                lower = Scaled(lower, _within_bounds(edge.defense, lower(1 + own.zeros(1))))
+                factor = _within_bounds(edge.defense, lower(1 + own.zeros(1)))
+                lower = Then(lower, lambda numbers: factor * numbers)
             silent, seed = edge.defense.noiseless(), derive(seed, "frozen block")
             built = Clients.build(
                 lower, silent, own, classes=edge.classes, seed=seed, protocol=edge.protocol, block=block

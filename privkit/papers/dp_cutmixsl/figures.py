@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from privkit.papers.dp_cutmixsl.mechanisms import Experiment
 from privkit.papers.dp_cutmixsl.setting import NAMES, Mechanism
 from privkit.papers.mixed_pictures import mixed_pictures
-from privkit.reports.budget_curves import BudgetCurve, curves
+from privkit.reports.figures import BudgetCurve, curves
 
 _DELTA = 1e-5
 _GROUPS = tuple(range(1, 11))

@@ -337,7 +337,7 @@ def test_views_that_are_no_passes() -> None:
     for strange, words in (
         (
             replace(seen[3], smashed=torch.rand(19, 4, 32)),
-            r"the same shape and number of messages, got \[20, 4, 32\], \[19",
+            r"one shape and number of messages, got \[20, 4, 32\], \[19",
         ),
         (replace(seen[3], messages=2), "number of messages"),
         (replace(seen[3], mixed=2), "no row is the same sum twice"),

@@ -10,9 +10,10 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import AttackDiverged, NotApplicable, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
-from privkit.attacks.inversion.decoders import DECODERS, Geometry, MaeDecoder
+from privkit.attacks.inversion.decoders import DECODERS
+from privkit.attacks.inversion.decoders.mae import MaeDecoder
 from privkit.attacks.inversion.floors import MeanImage, MidGrey
-from privkit.attacks.patches import as_tokens, patchify, sincos_positions, unpatchify
+from privkit.attacks.patches import Geometry, as_tokens, patchify, sincos_positions, unpatchify
 from tests.attacks.sessions import Killed, Session
 from tests.attacks.victims import answering
 from tests.small import digits

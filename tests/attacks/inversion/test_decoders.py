@@ -11,8 +11,8 @@ from privkit.attacks.assign import distances, sinkhorn
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
-from privkit.attacks.inversion.decoders import DECODERS, Decoder, DecoderName, build_decoder
-from privkit.attacks.inversion.decoders.base import MapGeometry, Painter, as_maps
+from privkit.attacks.inversion.decoders import DECODERS, DecoderName, build_decoder
+from privkit.attacks.inversion.decoders.base import Decoder, MapGeometry, Painter, as_maps
 from privkit.attacks.inversion.decoders.convolutional import Pix2Pix, UNet
 from privkit.attacks.inversion.decoders.unordered import SetDecoder, Standardized
 from privkit.attacks.inversion.floors import MeanImage

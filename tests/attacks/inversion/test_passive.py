@@ -190,7 +190,7 @@ def test_refusals(attack: Any) -> None:
     for message, seen, knows in (
         ("each row holds 2 images, and the adversary does not know which", [replace(views[0], mixed=2)], knowledge),
         ("views of one form", [views[0], View(round=1, smashed=torch.rand(2, 8, 5, 5))], knowledge),
-        (f"{attack.name} holds a tenth of the auxiliary images out: it needs 10, got 9", views, few),
+        (f"{attack.name} holds out a tenth of its images: it needs 10, got 9", views, few),
     ):
         with pytest.raises(NotApplicable, match=message):
             run(attack, seen, knows)

@@ -12,8 +12,7 @@ from torch import Generator
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.goals.reconstruct_controls import controls
-from privkit.attacks.inversion.cell_numbers import as_numbers
-from privkit.attacks.inversion.ridge import FOLDS, PENALTIES, Ridge, cross_fitted
+from privkit.attacks.inversion.ridge import FOLDS, PENALTIES, Ridge, as_numbers, cross_fitted
 from privkit.audit.scoring import identified
 from privkit.defenses.base import Defense
 from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl

@@ -171,7 +171,7 @@ def test_what_cannot_be_solved_is_refused() -> None:
         _apart([np.ones(3)] * 3, 2, 8)
     with pytest.raises(NotApplicable, match="differ from position to position, as those of masks do"):
         run(RandomCutMix(published=False), Unmix(passes=8, epochs=1))
-    with pytest.raises(NotApplicable, match="16 positions, but a released row is"):
+    with pytest.raises(NotApplicable, match="16 positions, but a row is"):
         run(RandomCutMix(level="input"), Unmix(passes=2, epochs=1))
     edge = clients(Mixup())
     with pytest.raises(NotApplicable, match="4 views are not a multiple of 3"):

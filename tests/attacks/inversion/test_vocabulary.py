@@ -117,9 +117,11 @@ def test_a_strong_context_in_few_directions_hides_no_word() -> None:
     assert DOMAIN.scores(private, found.images)["rouge_1"].mean() > 0.9
 
 
-def test_dropped_tokens_do_not_hide_the_others() -> None:
+@pytest.mark.parametrize("lower", [Embedding, Stirred])
+def test_dropped_tokens_do_not_hide_the_others(lower: type[nn.Module]) -> None:
+    """With much context in a token, first vectors name few words of a token's own row: ROUGE-1 was .39."""
     private = texts(40, 5)
-    found = read(Vocabulary(epochs=0), private, dropped).images
+    found = read(Vocabulary(epochs=0), private, dropped, lower()).images
     own = (found.unsqueeze(2) == private.unsqueeze(1)).any(2)
     assert own[found > 0].float().mean() > 0.95
     assert DOMAIN.scores(private, found)["rouge_1"].mean() > 0.6  # half of the words would have two thirds

@@ -68,8 +68,6 @@ def test_masked_rounds_of_the_same_victims_show_every_cell() -> None:
     assert (guess - VICTIMS).square().mean() < 0.4 * (plainly - VICTIMS).square().mean()
     with pytest.raises(NotApplicable, match="not after reordering tokens"):
         averaged(rounds, align=True)
-    with pytest.raises(NotApplicable, match="unmixed"):
-        averaged([replace(view, mixed=2) for view in rounds])
 
 
 def linked(defense: Defense, attack: WhiteBox, session: Any = None) -> tuple[Reconstruction, float]:

@@ -53,14 +53,6 @@ def test_accuracies_refuse_what_is_no_arrangement() -> None:
         direct_accuracy(truth[:1], truth, batch=2)
     with pytest.raises(ValueError, match="square grid"):
         neighbor_accuracy(truth.view(3, 6), truth.view(3, 6), batch=3)
-    with pytest.raises(ValueError, match="tolerance"):
-        equal_tokens(torch.zeros(1, 1, 1), 1, tolerance=-1.0)
-
-
-def test_kinds_within_a_tolerance() -> None:
-    tokens = torch.tensor([[[1.0], [1.001], [2.0]]])
-    assert equal_tokens(tokens, 1).unique().numel() == 3
-    assert equal_tokens(tokens, 1, tolerance=0.1).unique().numel() == 2
 
 
 def test_gradient_distance_against_the_definition() -> None:

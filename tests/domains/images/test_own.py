@@ -12,7 +12,7 @@ from privkit.domains.base import TEST_ID_OFFSET, Pools
 from privkit.domains.images.domain import Images
 from privkit.domains.images.own import Arrays, Folder
 from privkit.errors import DataError, UsageError
-from privkit.parts.docstrings import text
+from privkit.parts.entries import text_of
 from privkit.settings.resolve import resolve
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3)).astype(np.uint8)
@@ -38,7 +38,7 @@ def test_a_folder_says_what_becomes_of_grey_pictures_and_of_other_sizes(tmp_path
     batch = opened(Folder(path=str(tmp_path), size=8)).train.take(np.arange(2))
     assert batch.x.shape == (2, 3, 8, 8)
     assert torch.equal(batch.x[:, 0], batch.x[:, 2])
-    told = " ".join(text(Folder()).split())
+    told = " ".join(text_of(Folder()).split())
     for words in ("become RGB with three equal channels", "the centre square of each picture"):
         assert words in told
     grey = opened(Folder(path=str(tmp_path), size=8, grey=True)).train.take(np.arange(2))
