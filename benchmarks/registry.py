@@ -18,7 +18,7 @@ from typing import Any
 import registry_pictures
 from run import titled
 
-from privkit.audit.place import entries_of
+from privkit.audit.report import entries_of
 from privkit.audit.run import run_audit
 from privkit.defenses import DEFENSES
 from privkit.files.paths import file_name

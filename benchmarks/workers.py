@@ -63,7 +63,7 @@ def settings(cells: int) -> AuditConfig:
 def rows(worker: CellWorker) -> dict[str, str]:
     """The sealed row of each cell, made before the clock runs."""
     return {
-        cell.id: line(Row(**planned_row(worker.part(cell), cell), status="done", provenance=worker.here))
+        cell.id: line(Row(**planned_row(worker.parts[cell.id], cell), status="done", provenance=worker.here))
         for cell in worker.cells
     }
 

@@ -15,24 +15,19 @@ ValueError: sigma must be a finite number > 0, got -1
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
-from math import inf, isfinite, nan, nextafter
+from math import inf, isfinite, nan
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt, MultipleOf
-
-_Usual = dict[type, Container[Any] | None]  # class -> values of it that are allowed; None for all of them
+from annotated_types import Ge, Gt, Le
 
 _Test = Callable[[str, Any], Any]
 """(a field's name, its value) -> the value as it is stored; raises ValueError for one that is not allowed."""
 
 _LARGEST_WHOLE = 2**53  # whole numbers up to here are floats without rounding
-
-_LARGEST_FLOAT = sys.float_info.max
 
 _WORDS: dict[type, str] = {bool: "true or false", NoneType: "left out"}
 
@@ -71,12 +66,8 @@ def check_fields(spec: Any) -> None:
     annotations are not checked. Only `Le(inf)` allows infinity; booleans and NaN are no numbers. A `ValueError` names
     the field, the allowed and the given value, and ends with the text inside `Annotated`, if any.
     """
-    cls: Any = type(spec)
-    for name, said, usual, test in _tests(cls):
+    for name, said, test in _tests(type(spec)):
         value = getattr(spec, name)
-        kind = type(value)
-        if kind in usual and ((values := usual[kind]) is None or value in values):
-            continue
         checked = test(said, value)
         if checked is not value:
             object.__setattr__(spec, name, checked)
@@ -103,12 +94,9 @@ def real(
     most: float | None = None,
     below: float | None = None,
 ) -> float:
-    """Check that a number lies inside the bounds, and return it as a Python float.
+    """Return a number inside the bounds as a Python float; otherwise raise a ValueError that names all of this.
 
     Infinity is allowed only if `most` is infinite. Booleans and NaN are not numbers.
-
-    Raises:
-        ValueError: if the value is not allowed; the message names `name`, the allowed and the given value.
 
     >>> real("sigma", 2, above=0)
     2.0
@@ -130,11 +118,7 @@ def real(
 
 
 def whole(name: str, value: object, *, least: int = 1, most: int = _LARGEST_WHOLE, step: int = 1) -> int:
-    """Check that a value is a whole number inside the bounds and a multiple of `step`; return it as a Python int.
-
-    >>> whole("rounds", 3)
-    3
-    """
+    """Return a whole number inside the bounds, a multiple of `step`, as a Python int; otherwise raise a ValueError."""
     number = int(value) if type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool)) else None
     if number is None or not least <= number <= most or number % step:
         too_large = number is not None and number > most
@@ -143,11 +127,7 @@ def whole(name: str, value: object, *, least: int = 1, most: int = _LARGEST_WHOL
 
 
 def choice(name: str, value: object, options: Sequence[object]) -> Any:
-    """Return the value if it is one of `options`; otherwise raise a ValueError.
-
-    >>> choice("norm", "l2", ("l1", "l2"))
-    'l2'
-    """
+    """Return the value if it is one of `options`; otherwise raise a ValueError."""
     if isinstance(value, bool) or value not in options:
         near = get_close_matches(value[:100] if isinstance(value, str) else "", list(map(str, options)), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -159,24 +139,22 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
 class _Rule:
     """The test that belongs to an annotation, with the allowed values in words."""
 
-    words: str = ""  # in words; empty if it constrains nothing
+    words: str = ""  # empty if it constrains nothing
     test: _Test | None = None  # None if nothing is checked
-    # values that pass without a test, by their class: tables make thousands of objects
-    usual: _Usual = dataclasses.field(default_factory=dict)
 
 
-_Tests = tuple[tuple[str, str, _Usual, _Test], ...]
-"""The fields of a dataclass that have something to check: name, what users call it, values that pass, test."""
+_Tests = tuple[tuple[str, str, _Test], ...]
+"""The fields of a dataclass that have something to check: name, what users call it, test."""
 
 _KNOWN: dict[type, _Tests] = {}
 """The tests of every class of which an object was made. torch.compile reads a dictionary, and no cached function."""
 
 
-def _tests(cls: type) -> _Tests:
+def _tests(cls: Any) -> _Tests:
     if cls not in _KNOWN:
         hints = get_type_hints(cls, include_extras=True)
         rules = [(field.name, hints[field.name], _rule(hints[field.name])) for field in dataclasses.fields(cls)]
-        _KNOWN[cls] = tuple((name, _said(name, hint), one.usual, one.test) for name, hint, one in rules if one.test)
+        _KNOWN[cls] = tuple((name, _said(name, hint), rule.test) for name, hint, rule in rules if rule.test)
     return _KNOWN[cls]
 
 
@@ -191,14 +169,13 @@ def _rule(hint: Any) -> _Rule:
     if kind is Sequence or (kind is tuple and arguments[1:] == (Ellipsis,)):
         return _each(_rule(arguments[0]))
     if kind is Literal:
-        usual: _Usual = {type(argument): frozenset(arguments) for argument in arguments}
         words = f"one of {', '.join(map(str, arguments))}"
-        return _Rule(words, lambda name, value: choice(name, value, arguments), usual)
+        return _Rule(words, lambda name, value: choice(name, value, arguments))
     if kind is Annotated:
         rules = {float: _real_rule, int: _whole_rule}
         rule = rules[hint.__origin__](_limits(hint)) if hint.__origin__ in rules else _rule(hint.__origin__)
         return _advised(rule, "; ".join(part for part in hint.__metadata__ if isinstance(part, str)))
-    return _one_of((hint,), {hint: None}) if _is_class(hint) else _Rule()
+    return _one_of((hint,)) if _is_class(hint) else _Rule()
 
 
 def _is_class(hint: Any) -> TypeGuard[type]:
@@ -206,7 +183,7 @@ def _is_class(hint: Any) -> TypeGuard[type]:
     return hint in (bool, NoneType) or (isinstance(hint, type) and dataclasses.is_dataclass(hint))
 
 
-def _one_of(classes: tuple[type, ...], usual: _Usual) -> _Rule:
+def _one_of(classes: tuple[type, ...]) -> _Rule:
     names = [one.__name__ for one in classes if one not in (bool, NoneType)]
     said = [f"{'one of ' if len(names) > 1 else 'of class '}{', '.join(names)}"] if names else []
     words = ", or ".join(said + [_WORDS[one] for one in classes if one in _WORDS])
@@ -216,14 +193,13 @@ def _one_of(classes: tuple[type, ...], usual: _Usual) -> _Rule:
             raise ValueError(f"{name} must be {words}, got {value!r}")
         return value
 
-    return _Rule(words, instance, usual)
+    return _Rule(words, instance)
 
 
 def _any_of(members: Sequence[Any]) -> _Rule:
     """The rule "an object of one of the classes, a literal, or a value of one other member"; errors name all."""
-    usual = {one: values for member in members for one, values in _rule(member).usual.items()}
     classes = tuple(member for member in members if _is_class(member))
-    objects = _one_of(classes, usual)
+    objects = _one_of(classes)
     literals = [member for member in members if get_origin(member) is Literal]
     rest = [member for member in members if member not in classes and member not in literals]
     words = tuple(word for literal in literals for word in get_args(literal)) if rest else ()
@@ -232,7 +208,7 @@ def _any_of(members: Sequence[Any]) -> _Rule:
         return objects
     other = _rule(rest[0]) if len(rest) == 1 else _Rule()
     if (test := other.test) is None:
-        return _Rule(usual=usual)
+        return _Rule()
     further = "".join(f", or {said}" for said in (*words, objects.words) if said)
 
     def either(name: str, value: Any) -> Any:
@@ -244,7 +220,7 @@ def _any_of(members: Sequence[Any]) -> _Rule:
             allowed, got, given = str(error).rpartition(", got ")
             raise ValueError(f"{allowed}{further}{got}{given}") from None
 
-    return _Rule(other.words + further, either, usual)
+    return _Rule(other.words + further, either)
 
 
 def _each(rule: _Rule) -> _Rule:
@@ -275,41 +251,20 @@ def _advised(rule: _Rule, advice: str) -> _Rule:
 
 def _limits(hint: Any) -> dict[str, Any]:
     """The bounds in an annotation, under the names of `real`'s arguments."""
-    limits: dict[str, Any] = {}
-    for part in hint.__metadata__:
-        match part:
-            case Gt(gt=bound):
-                limits["above"] = bound
-            case Ge(ge=bound):
-                limits["least"] = bound
-            case Le(le=bound):
-                limits["most"] = bound
-            case Lt(lt=bound):
-                limits["below"] = bound
-            case MultipleOf(multiple_of=step):
-                limits["step"] = step
-    return limits
+    names = {"gt": "above", "ge": "least", "le": "most", "lt": "below", "multiple_of": "step"}
+    parts = hint.__metadata__
+    return {name: getattr(part, bound) for part in parts for bound, name in names.items() if hasattr(part, bound)}
 
 
 def _real_rule(limits: dict[str, Any]) -> _Rule:
-    """The rule "a number inside these bounds", with a fast path for plain floats."""
-    low = nextafter(limits["above"], inf) if "above" in limits else limits.get("least", -_LARGEST_FLOAT)
-    high = nextafter(limits["below"], -inf) if "below" in limits else limits.get("most", _LARGEST_FLOAT)
-
-    def number(name: str, value: Any) -> float:
-        return value if type(value) is float and low <= value <= high else real(name, value, **limits)
-
-    return _Rule(_real_words(**limits), number)
+    return _Rule(_real_words(**limits), lambda name, value: real(name, value, **limits))
 
 
 def _whole_rule(limits: dict[str, Any]) -> _Rule:
     above, below = limits.get("above", -_LARGEST_WHOLE - 1), limits.get("below", _LARGEST_WHOLE + 1)
     least, most, step = limits.get("least", above + 1), limits.get("most", below - 1), limits.get("step", 1)
-    return _Rule(
-        _whole_words(least, most, step),
-        lambda name, value: whole(name, value, least=least, most=most, step=step),
-        {int: range(-(-least // step) * step, most + 1, step)},
-    )
+    words = _whole_words(least, most, step)
+    return _Rule(words, lambda name, value: whole(name, value, least=least, most=most, step=step))
 
 
 def _real_words(

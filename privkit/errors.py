@@ -97,12 +97,7 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> UsageError:
-    """The error for an unknown name.
-
-    It suggests the nearest known name, and lists all known names, or only a few similar ones if `listed` is given.
-
-    Args:
-        listed: the command that lists all names, if they are too many for a sentence.
+    """The error for an unknown name, with the nearest known ones; `listed` is the command that lists very many.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))
     unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)

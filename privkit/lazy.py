@@ -12,15 +12,9 @@ from typing import Any
 
 
 def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
-    """Create a package's `__getattr__`, which imports a public name on first use.
+    """A package's `__getattr__`, which imports a public name on first use; `targets` are further "module:object".
 
     The names are those imported in the package's `if TYPE_CHECKING:` block, so one list serves users and type checkers.
-
-    Args:
-        targets: "module:object" of further public names.
-
-    >>> lazy("privkit")("AuditConfig").__module__
-    'privkit.settings.config'
     """
     further = {target.partition(":")[2]: target.partition(":")[0] for target in targets}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from privkit.audit.place import entries_of
+from privkit.audit.report import entries_of
 from privkit.audit.run import AuditRun
 from privkit.reports.registry import Entry
 from tests.reports.test_registry import entry

@@ -59,11 +59,10 @@ class Attacked:
         """One line for the attack and one for each constant guess; without numbers if the truth is not known."""
         lines = {"attack": self.scores, **{floor_title(name): floor for name, floor in self.floors.items()}}
         names = list(self.scores.get("unaligned", {}))
-        rows = [
-            (line, *(interval(found["unaligned"][name]) for name in names)) for line, found in lines.items() if found
-        ]
+        found = {line: scores["unaligned"] for line, scores in lines.items() if scores}
+        rows = tuple((line, *(interval(scores[name]) for name in names)) for line, scores in found.items())
         headers = ("guess", *(name.replace("_", " ").upper() for name in names))
-        return Table(headers=headers, rows=tuple(rows), floor=tuple(row[0] != "attack" for row in rows))
+        return Table(headers=headers, rows=rows, floor=tuple(row[0] != "attack" for row in rows))
 
     def _repr_html_(self) -> str:
         """HTML for a notebook: the numbers, and the first images beside their guesses."""
@@ -158,11 +157,10 @@ def attack(
     if not several:
         check_guesses(spec.name, Images(shape=shape), result.images)
     checked = controls and auxiliary is not None and not spec.mounting.ignores_views
-    scores: dict[str, Metrics] = {}
-    floors: dict[str, dict[str, Metrics]] = {}
+    scores, floors = dict[str, Metrics](), dict[str, dict[str, Metrics]]()
     if truth is not None:
         scores = _scores(truth, result.images, observation)
-        for name in ("mid_grey", *(["mean_image"] if auxiliary is not None else [])):
+        for name in ("mid_grey", "mean_image")[: 1 if auxiliary is None else 2]:
             constant = parse("attacks", name).spec.run(observation, Generator().manual_seed(seed))
             floors[name] = _scores(truth, constant.images, observation)
     return Attacked(

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,13 +17,12 @@ from privkit.attacks.outputs import BadOutput
 from privkit.audit.claims import limits_of
 from privkit.audit.contained import contained, has_own_part, is_own_part
 from privkit.audit.defended import defended_model
-from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
+from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext, Spent
 from privkit.audit.goals.goal import audit_goal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.own_behavior import made_by, must_keep_no_state
 from privkit.audit.recorded import recorded_context
 from privkit.audit.seed_data import SeedData
-from privkit.audit.spent import Spent
 from privkit.audit.standing import certified, fewest_orders
 from privkit.audit.tuning import tuned
 from privkit.defenses.base import stages_with
@@ -71,16 +69,18 @@ def run_cell(
     )
     home = folder.cell(cell.id)
     spec = {"cell": cell.id, "defense": cell.defense.to_json(), "attack": cell.attack.to_json(), "seed": cell.seed}
-    log = partial(_logged, home / LOG)
+
+    def log(text: str) -> None:
+        append_line(home / LOG, f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")
+
     log(BEGUN)
     write_record(home / "spec.json", spec)
     context: AttackContext | None = None
     now, memory = clock(device), seed_data.memory
     memory.begin()
-    spent, tuning = Spent(clock=lambda: now() + memory.spared), ""
-    own, shared = has_own_part(config, cell), seed_data
+    spent, tuning, shared = Spent(clock=lambda: now() + memory.spared), "", seed_data
     try:
-        if own:
+        if own := has_own_part(config, cell):
             seed_data = shared.copied()
         with contained() if own else nullcontext(), limited(config.cell_seconds, config.cell_memory):
             start = AttackContext(
@@ -132,14 +132,17 @@ def run_cell(
             ) from None
         log(traceback.format_exc())
         row = _ended(base, "error", f"{one_line(error, None)} (trace in {home / LOG})")
-    row = row.model_copy(update={"provenance": folder.note(cell, made_of), "seconds": spent.seconds})
-    told = () if context is None else (*filter(None, [tuning]), *context.notes())
-    storages = cell.defense.spec.storages
-    held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
-    remark = tuple(filter(None, [config.remarks.get(cell.defense.label)]))
-    checks = () if context is None else context.checks()
+    seconds, storages, remark = spent.seconds, cell.defense.spec.storages, config.remarks.get(cell.defense.label, "")
+    told, checks = ((), ()) if context is None else (context.notes(), context.checks())
+    held = f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}" if row.parts != storages else ""
+    notes = (*seed_data.warnings, remark, tuning, *told, held, *row.notes)
     row = row.model_copy(
-        update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes), "checks": (*row.checks, *checks)}
+        update={
+            "provenance": folder.note(cell, made_of),
+            "seconds": seconds,
+            "notes": tuple(filter(None, notes)),
+            "checks": (*row.checks, *checks),
+        }
     )
     log(terminal(f"{row.status} {row.reason}".strip()))
     return row
@@ -167,16 +170,12 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
 
 
 def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) -> tuple[str, ...]:
-    """Phrases for a result on how the model is split and attacked, such as ("cut after block_1", "one pass").
-
-    They name the cut layer, overlapping patches, a block that clients run after the defense, and the number of passes
-    (how often the attacked records are sent).
-    """
+    """How the model is split and attacked, in phrases such as ("cut after block_1", "one pass")."""
     model, passes = config.model.spec, cell.attack.spec.mounting.passes
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
     block = "" if edge is None else _block(edge, getattr(model, "cuts", ()), cut)
-    told = (f"cut after {cut}" if cut else "", "overlapping patches" if overlap else "", block)
-    return (*filter(None, told), "one pass" if passes == 1 else f"{passes} passes")
+    often = "one pass" if passes == 1 else f"{passes} passes"
+    return tuple(filter(None, (f"cut after {cut}" * bool(cut), "overlapping patches" * overlap, block, often)))
 
 
 def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
@@ -212,9 +211,7 @@ def _can_read_the_server(context: TrainedContext) -> None:
     if "upper" not in known_to(context.attack):
         return
     if own_loss(context.model.upper) is not None:
-        raise NotApplicable(
-            "it computes cross-entropy with the server's segment, but that has a loss of its own or loss=multi_label"
-        )
+        raise NotApplicable("it computes cross-entropy with a server that has a loss of its own or loss=multi_label")
     if (servers := context.model.edge.protocol.servers) > 1:
         raise NotApplicable(f"it computes with the server's segment, but each of {servers} servers has its own")
 
@@ -228,10 +225,8 @@ def _trained(start: AttackContext) -> TrainedContext:
     model = defended_model(config, cell, seed_data, folder, start.progress, start.log, noted)
     must_keep_no_state(stages, form, before)
     start.spent.trained(model.known["seconds"])
-    times = start.attack.mounting.passes
-    recording = record_rounds(
-        model.edge, seed_data.victims, batch_size=config.training.batch_size, seed=cell.seed, passes=times
-    )
+    times, batch = start.attack.mounting.passes, config.training.batch_size
+    recording = record_rounds(model.edge, seed_data.victims, batch_size=batch, seed=cell.seed, passes=times)
     receipt = fewest_orders(recording.receipts)
     often, certificate = certified(config, model.edge, seed_data, receipt, times)
     if not cell.defense.spec.position_embedding and model.known["hides_places"] is False:
@@ -259,7 +254,3 @@ def _trained(start: AttackContext) -> TrainedContext:
 
 def _ended(row: Row, status: str, reason: str) -> Row:
     return row.model_copy(update={"status": status, "reason": reason})
-
-
-def _logged(path: Path, text: str) -> None:
-    append_line(path, f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")

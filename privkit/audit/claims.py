@@ -41,20 +41,17 @@ def audit_one_run(
     family: Family | None = None,
     independent: bool = False,
 ) -> EmpiricalBound:
-    """Test a run's privacy certificate by canaries (records inserted at random): compute a lower bound on ε from an
-    attack's scores.
+    """A lower bound on ε from an attack's scores of canaries (records inserted at random), held against a certificate.
 
     Args:
-        scores: the attack's scores, [K], one for each of K canaries; a higher score means that the canary was more
-            likely inserted. Ties are broken by canary number.
-        inserted: which canaries were inserted, bool [K], drawn by fair coins. For a replace-one claim, a counterpart
-            takes the place of an omitted canary; for add-or-remove-one, its place stays empty.
-        certificate: certificate of the same run and release; it must protect the unit that a canary is (a record or a
-            client).
-        confidence: confidence of the lower bound, in (0, 1); at least 1/2 if `independent`.
+        scores: [K], higher for a canary that was more likely inserted. Ties are broken by canary number.
+        inserted: bool [K], drawn by fair coins. For a replace-one claim, a counterpart takes the place of an omitted
+            canary; for add-or-remove-one, its place stays empty.
+        certificate: of the same run and release; it must protect the unit that a canary is (a record or a client).
+        confidence: in (0, 1); at least 1/2 if `independent`.
         guesses: how many canaries with the highest scores are guessed "inserted", and how many with the lowest
-            "omitted", if not `independent`. The numbers must be fixed beforehand. None chooses them from K and the
-            claimed trade-off curve. Without such a curve several numbers are tried, which makes the bound smaller.
+            "omitted"; fixed beforehand, and ignored if `independent`. None chooses them from K and the claimed curve;
+            without such a curve several numbers are tried, which makes the bound smaller.
         delta: δ of the bound, if the certificate claims nothing; otherwise the certificate's δ is used.
         family: the family of trade-off curves that contains the claimed curve (`claimed_family`). Testing a whole curve
             is stronger than testing one (ε, δ). If the certificate has a lower bound on ε, the result assumes this
@@ -62,45 +59,21 @@ def audit_one_run(
         independent: whether each score depends only on its own coin and its own noise. The bound is then much tighter,
             and canaries with scores ≥ 0 are guessed "inserted".
 
-    Returns:
-        The lower bound on ε, and whether it refutes the certificate.
-
-    Raises:
-        ValueError: if shapes differ, if all or no canaries were inserted, if `delta` differs from the certificate's δ,
-            or if `family` is Gaussian but the certificate claims no Gaussian curve.
-
     Source: `epsilon_independent` if `independent`; otherwise Steinke, Nasr and Jagielski 2023, Theorem 5.2;
     Mahloujifar, Melis and Chaudhuri 2025. Their proofs flip one coin at a time, so they hold for every pair of
     neighboring inputs.
-
-    >>> claim = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
-    >>> coins = np.arange(200) % 2 == 0
-    >>> audit_one_run(coins.astype(float), coins, claim, guesses=(100, 100)).refuted
-    True
     """
     values, coins = np.asarray(scores, dtype=np.float64), np.asarray(inserted)
-    if values.ndim != 1 or coins.shape != values.shape or coins.dtype != bool:
-        raise ValueError(
-            f"scores and inserted must be [K] and bool [K], got shapes {list(values.shape)} and {list(coins.shape)} "
-            f"({coins.dtype})"
-        )
-    if certificate.delta is not None and delta not in (None, certificate.delta):
-        raise ValueError(
-            f"the certificate is for delta={certificate.delta:g}, so it cannot be compared at delta={delta}"
-        )
-    if isinstance(family, Gaussian) and not _claims_a_curve(certificate):
-        method = certificate.method or "none"
-        raise ValueError(
-            "family tests a claimed Gaussian trade-off curve of known μ, and this certificate claims no such curve "
-            f"(its method: {method}); leave family out"
-        )
-    at = certificate.delta if certificate.delta is not None else delta if delta is not None else 0.0
+    assert values.shape == coins.shape
+    assert coins.dtype == bool
+    assert certificate.delta is None or delta in (None, certificate.delta)
+    assert _claims_a_curve(certificate) or not isinstance(family, Gaussian)
+    at = certificate.delta if certificate.delta is not None else delta or 0.0
     test = partial(_bound, values, coins, {"confidence": confidence, "delta": at}, independent)
     planned = guesses
     if family is not None and not independent and guesses is None:
-        planned = planned_guesses(
-            len(coins), family.strength(certificate.epsilon, at), confidence=confidence, family=family
-        )
+        strength = family.strength(certificate.epsilon, at)
+        planned = planned_guesses(len(coins), strength, confidence=confidence, family=family)
     bound, ceiling = test(planned, family)
     if family is not None and not _bounded_below(certificate, family):
         bound = replace(test(guesses, None)[0], curve_epsilon=bound.held)
@@ -111,9 +84,7 @@ def audit_one_run(
 def _bounded_below(certificate: Certificate, family: Family) -> bool:
     """Whether the ε of a trade-off curve in the family is also a lower bound on the ε of a mechanism with this curve.
 
-    For the Gaussian family, the certificate's ε must equal its lower bound, because μ is computed from this ε. For
-    other families it suffices that the certificate has a lower bound (`Family.lower`). It may lack this bound if
-    releases were processed further.
+    For the Gaussian family, the certificate's ε must equal its lower bound, because μ is computed from this ε.
     """
     if certificate.lower is None or not isinstance(family, Gaussian):
         return certificate.lower is not None
@@ -146,10 +117,8 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
     """The outcome in words. A bound below the claimed ε is no evidence for the claim."""
     delta, sure = bound.delta, f"({100 * bound.confidence:g} % confidence, for this row alone)"
     charged = family is not None and not bound.assumed
-    most = (
-        f"{bound.canaries} canaries could have shown {'a charge of ' if charged else ''}ε >= {bound.ceiling:.4g} "
-        "at most"
-    )
+    shown = f"{'a charge of ' if charged else ''}ε >= {bound.ceiling:.4g}"
+    most = f"{bound.canaries} canaries could have shown {shown} at most"
     found = f"ε >= {rounded_down(bound.epsilon, 4)}" + (f" (assumed: {bound.assumed})" if bound.assumed else "")
     if bound.claimed == inf:
         return f"nothing is claimed; this attack shows {found} at δ = {delta:g}; {most} {sure}"
@@ -164,66 +133,40 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
 
 
 def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -> Family | None:
-    """The family of trade-off curves that contains the certificate's curve; None if the certificate claims no whole
-    curve.
-
-    >>> from privkit.accountants.base import no_protection
-    >>> claimed_family(no_protection(), None) is None
-    True
-    """
+    """The family of trade-off curves that contains the certificate's curve; None if it claims no whole curve."""
     if _claims_a_curve(certificate):
         return GAUSSIAN
-    proven = certificate.kind == "differential_privacy" and certificate.sound and certificate.epsilon < _CURVE_BELOW
-    if not proven or mechanism is None or mechanism.noise.distribution.answers:
+    testable = _proven(certificate) and certificate.epsilon < _CURVE_BELOW
+    if not testable or mechanism is None or mechanism.noise.distribution.answers:
         return None
     return ScaledNoise(mechanism=mechanism)
 
 
 def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
-    """Upper limits on the success of any attack, from the mechanism's trade-off curve; None if no whole curve is
-    claimed.
+    """Limits on any attack, from the mechanism's trade-off curve; None if no whole curve is claimed."""
+    testable = _proven(certificate) and certificate.epsilon < _CURVE_BELOW
+    return region(mechanism).limits() if testable and mechanism is not None else None
 
-    >>> from privkit.accountants.base import no_protection
-    >>> limits_of(no_protection(), None) is None
-    True
-    """
-    proven = certificate.kind == "differential_privacy" and certificate.sound and certificate.epsilon < _CURVE_BELOW
-    return region(mechanism).limits() if proven and mechanism is not None else None
+
+def _proven(certificate: Certificate) -> bool:
+    return certificate.kind == "differential_privacy" and certificate.sound
 
 
 def _claims_a_curve(certificate: Certificate) -> bool:
-    """Whether a certificate claims the whole trade-off curve of the Gaussian mechanism; then ε and δ determine its
-    parameter μ.
-
-    >>> from privkit.accountants.base import no_protection
-    >>> _claims_a_curve(no_protection())
-    False
-    """
-    proven = certificate.kind == "differential_privacy" and certificate.sound
-    return proven and certificate.method.startswith(_EXACT_GAUSSIAN)
+    """Whether the whole curve of a Gaussian mechanism is claimed; then ε and δ determine its μ."""
+    return _proven(certificate) and certificate.method.startswith(_EXACT_GAUSSIAN)
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """Sentences on knowledge of the adversary that the privacy claim does not cover; empty if all of it is covered.
-
-    If a client's lower segment is trained on raw data, the claim covers only adversaries who see the releases of
-    records and nothing else. A white-box adversary also has the segment, and answers to its queries come from the
-    segment.
-
-    Args:
-        lower_model: how the lower segment is trained, for example "trained" (on raw data).
-        known: names of what the adversary knows, such as "lower" or "query".
-
-    >>> uncovered(Certificate(kind="nothing", statement=""), "trained", frozenset({"lower"}))
-    ()
+    """What the adversary knows beyond the claim, in a sentence: if the lower segment is trained on raw data, the claim
+    covers only adversaries who see nothing but releases.
     """
     if certificate.kind != "differential_privacy" or lower_model != "trained":
         return ()
     more = {"lower": "the lower segment itself", "query": "answers of the lower segment to the adversary's own inputs"}
     held = " and ".join(text for field, text in more.items() if field in known)
-    if not held:
-        return ()
-    return (
+    told = (
         f"the claim is for an adversary who sees only releases of the clients' records; this one also has {held}, "
-        "which was trained on raw records: ε does not cover what it learns from that",
+        "which was trained on raw records: ε does not cover what it learns from that"
     )
+    return (told,) if held else ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from privkit.audit.run import AuditRun
 
 _DATA = ("private", "test")  # parts of the data that two runs must share; other auxiliary records are another adversary
-_SCALARS = (
-    *(measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared),
-    *("epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"),
-    *("empirical_epsilon", "bytes_up"),
-)
+_SCALARS = [measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared]
+_SCALARS += ["epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"]
+_SCALARS += ["empirical_epsilon", "bytes_up"]
 """Columns of a row that are compared as they are."""
 _CALLED = ("in A", "in B")
 
@@ -54,9 +52,8 @@ class _Run:
 
     def values(self, row: Row, names: Sequence[str]) -> tuple[list[int], dict[str, Values]]:
         path = inside(self.path, "cells", row.cell) / PICTURES
-        arrays = read_arrays(
-            path, checked_bytes(path, row.files.get(PICTURES)), {"ids": ("i", 1), **dict.fromkeys(names, ("f", 1))}
-        )
+        wanted = {"ids": ("i", 1), **dict.fromkeys(names, ("f", 1))}
+        arrays = read_arrays(path, checked_bytes(path, row.files.get(PICTURES)), wanted)
         return arrays["ids"].tolist(), {name: arrays[name] for name in names}
 
 
@@ -87,10 +84,9 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
             f"{a.path} and {b.path} have no numbers of the same defense, attack and seed: {'; '.join(alone)}; "
             "compare runs of the same attack and seeds"
         )
-    tested = [number for number, difference in enumerate(found) if difference.p_value is not None]
-    adjusted = _holm([found[number].p_value or 0.0 for number in tested])
-    for number, p_value in zip(tested, adjusted, strict=True):
-        found[number] = found[number].model_copy(update={"p_value": p_value})
+    tested = [fields for fields in found if "p_value" in fields]
+    for fields, p_value in zip(tested, _holm([fields["p_value"] for fields in tested]), strict=True):
+        fields["p_value"] = p_value
     made_of = dict.fromkeys(
         change.replace(" there", " in A").replace(" here", " in B")
         for one, other in pairs
@@ -100,7 +96,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
     return Comparison(
         first=str(a.path),
         second=str(b.path),
-        differences=tuple(found),
+        differences=tuple(Difference(**fields) for fields in found),
         configuration=tuple(config_differences(a.manifest.config, b.manifest.config, called=_CALLED)),
         made_of=tuple(made_of),
         unpaired=tuple(alone),
@@ -120,9 +116,7 @@ def _same_data(a: _Run, b: _Run) -> None:
     common = hashes[0].keys() & hashes[1].keys()
     if not common:
         seeds = [", ".join(map(str, sorted({row.seed for row in run.rows}))) or "none" for run in (a, b)]
-        raise UsageError(
-            f"the runs have no seed in common ({seeds[0]} in A, {seeds[1]} in B); compare runs of one seed"
-        )
+        raise UsageError(f"no seed in common ({seeds[0]} in A, {seeds[1]} in B); compare runs of one seed")
     other = sorted((seed, part) for seed, part in common if hashes[0][seed, part] != hashes[1][seed, part])
     if other:
         seed, part = other[0]
@@ -162,36 +156,32 @@ def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
     kept = {name: getattr(mine, name).keys() & getattr(its, name).keys() for name in Provenance.model_fields}
 
     def shared(made: Provenance) -> Provenance:
-        return Provenance(
-            **{name: {key: getattr(made, name)[key] for key in sorted(keys)} for name, keys in kept.items()}
-        )
+        return Provenance(**{name: {key: getattr(made, name)[key] for key in sorted(kept[name])} for name in kept})
 
     return shared(mine), shared(its)
 
 
-def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> list[Difference]:
+def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> list[dict[str, Any]]:
+    """The fields of the differences between the results of both runs with the same seeds."""
     seeds = tuple(seed for seed in one if seed in other)
     if not seeds:
         return []
-    names = [f"{row.defense} / {row.attack}" for row in (one[seeds[0]], other[seeds[0]])]
-    found = [
-        *_by_record(a, b, [one[seed] for seed in seeds], [other[seed] for seed in seeds]),
-        *_by_row([one[seed] for seed in seeds], [other[seed] for seed in seeds]),
-    ]
-    return [Difference(first_name=names[0], second_name=names[1], seeds=seeds, **fields) for fields in found]
+    ours, theirs = ([rows[seed] for seed in seeds] for rows in (one, other))
+    first, second = (f"{rows[0].defense} / {rows[0].attack}" for rows in (ours, theirs))
+    same = {"first_name": first, "second_name": second, "seeds": seeds}
+    return [same | fields for fields in (*_by_record(a, b, ours, theirs), *_by_row(ours, theirs))]
 
 
 def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
     """The differences of the guesses' metrics, record by record, for the metrics that are measures of comparison."""
-    rows = [*ours, *theirs]
+    rows, likenesses = [*ours, *theirs], {kind.likeness for kind in KINDS.values()}
     metrics = [
         f"{alignment}_{name}"
         for alignment in ("unaligned", "matched")
         for name in ours[0].recovered.get(alignment, {})
-        if measure(name).compared and all(name in row.recovered.get(alignment, {}) for row in rows)
+        if measure(name).compared and (alignment == "unaligned" or name in likenesses)
+        if all(name in row.recovered.get(alignment, {}) for row in rows)
     ]
-    shown = {f"matched_{kind.likeness}" for kind in KINDS.values()}
-    metrics = [name for name in metrics if not name.startswith("matched_") or name in shown]
     if not metrics or not all(PICTURES in row.files for row in rows):
         return []
     values: dict[str, tuple[list[Values], list[Values]]] = {name: ([], []) for name in metrics}
@@ -200,9 +190,7 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
         (ids, first), (others, second) = a.values(mine, metrics), b.values(its, metrics)
         shared = sorted(set(ids) & set(others))
         if not shared:
-            raise UsageError(
-                f"the runs attack other records with seed {mine.seed}; compare runs with the same --victims"
-            )
+            raise UsageError(f"the runs attack other records with seed {mine.seed}; compare runs of the same --victims")
         paired_ids.append(shared)
         here, there = ([where.index(record) for record in shared] for where in (ids, others))
         for name in metrics:
@@ -210,7 +198,7 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
             values[name][1].append(second[name][there])
     found = []
     for name, (one, other) in values.items():
-        if not all(bool(np.isfinite(part).all()) for part in (*one, *other)):
+        if not all(np.isfinite(part).all() for part in (*one, *other)):
             continue
         result = paired(one, other, paired_ids)
         found.append(
@@ -218,10 +206,8 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
                 "quantity": name.removeprefix("unaligned_"),
                 "first": float(np.mean([part.mean() for part in one])),
                 "second": float(np.mean([part.mean() for part in other])),
-                "difference": result.difference,
                 "records": len({record for seed in paired_ids for record in seed}),
-                "p_value": result.p_value,
-                "effect": result.effect,
+                **result._asdict(),
             }
         )
     return found
@@ -252,39 +238,20 @@ def _as_interval(value: Interval | float) -> Interval:
     return Interval(value=float(value), low=float(value), high=float(value), n=1, method="exact")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Paired:
-    """How the second measurement differs from the first."""
-
+class _Paired(NamedTuple):
     difference: Interval  # mean of second minus first, with its interval over seeds; of one seed, over records
-    p_value: float  # p-value of Wilcoxon's signed-rank test, two-sided: differences of records are symmetric around 0
-    # matched-pairs rank-biserial correlation in [-1, 1]: the rank sum of positive differences less that of negative
-    # ones, as a share of both
-    effect: float
+    p_value: float  # two-sided: differences of records are symmetric around 0
+    effect: float  # matched-pairs rank-biserial correlation in [-1, 1]
 
 
 def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> _Paired:
-    """Compare two measurements of the same N records, by Wilcoxon's signed-rank test.
+    """Compare two measurements [N] of the same records, one for each seed, by Wilcoxon's signed-rank test.
 
-    The test counts each record once; if a record was measured with several seeds, its mean change counts. So the
-    p-value holds for the given trained models; only an interval over seeds shows the variation between trainings, which
-    may be larger.
-
-    Args:
-        first: the first measurement: finite values [N] for each seed.
-        second: the second measurement: values [N] of the same records in the same order, for each seed.
-        ids: ids of these records, for each seed; None if all records differ.
-
-    Returns:
-        The mean change (second − first) with its interval, the p-value, and the effect size (rank-biserial correlation)
-        in [−1, 1].
+    A record with several seeds (by `ids`; None if all differ) counts once, by its mean change. So the p-value holds for
+    the given trained models; only an interval over seeds shows the variation between trainings.
 
     Source: Wilcoxon 1945, with zeros as in Pratt 1959; Kerby 2014 (rank-biserial correlation); Student 1908
     (intervals).
-
-    >>> found = paired([np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])], [np.array([0.2, 0.4, 0.6, 0.8, 1.0, 1.2])])
-    >>> round(found.difference.value, 3), found.p_value, found.effect
-    (0.35, 0.03125, 1.0)
     """
     from scipy.stats import rankdata, wilcoxon
 
@@ -295,31 +262,19 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
         together = np.bincount(record, together) / np.bincount(record)
     ranks = rankdata(np.abs(together))
     up, down = float(ranks[together > 0].sum()), float(ranks[together < 0].sum())
-    return _Paired(
-        difference=_over(changes, together),
-        p_value=float(wilcoxon(together, zero_method="pratt").pvalue) if up + down else 1.0,
-        effect=(up - down) / (up + down) if up + down else 0.0,
-    )
-
-
-def _over(changes: Sequence[Values], together: Values) -> Interval:
-    if len(changes) > 1:
-        return over_values([float(change.mean()) for change in changes], 0.95)
-    return over_values(together.tolist(), 0.95)
+    means = [float(change.mean()) for change in changes]
+    difference = over_values(means if len(means) > 1 else together.tolist(), 0.95)
+    if not up + down:
+        return _Paired(difference, 1.0, 0.0)
+    p_value = float(wilcoxon(together, zero_method="pratt").pvalue)
+    return _Paired(difference, p_value, (up - down) / (up + down))
 
 
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
-    """The difference of two measurements (second − first) that have one value per seed and none per record.
+    """The difference (second − first) of two measurements with one value per seed and none per record.
 
-    With several seeds, the interval is Student's for the differences of each seed. With one seed, it combines the
-    limits of both measurements as if they were independent; it is too wide if both use the same records.
-
-    Source: Zou and Donner 2008 (limits of a difference from the limits of its two terms).
-
-    >>> one = [Interval(value=0.5, low=0.4, high=0.6, n=9, method="m")]
-    >>> found = unpaired(one, [Interval(value=0.8, low=0.7, high=0.9, n=9, method="m")])
-    >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
-    (0.3, 0.159, 0.441)
+    With several seeds, the interval is Student's. With one, it combines both limits as if they were independent, which
+    is too wide if both use the same records (Zou and Donner 2008).
     """
     changes = [0.0 if a.value == b.value else b.value - a.value for a, b in zip(first, second, strict=True)]
     if len(changes) > 1 and all(map(isfinite, changes)):
@@ -333,9 +288,7 @@ def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
 
 
 def _holm(p_values: Sequence[float]) -> list[float]:
-    """p-values in [0, 1], adjusted so that the probability of any false rejection in all tests is at most the level.
-
-    Source: Holm 1979.
+    """p-values adjusted for the number of tests (Holm 1979).
 
     >>> [round(p, 3) for p in _holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]

@@ -17,15 +17,11 @@ from privkit.run.stopping import Stopped
 from privkit.settings.config import AuditConfig
 from privkit.torch_utils.undisturbed import undisturbed
 
+_ENDS = "which would end the whole audit; let it return instead, or raise an error"
+
 
 def is_own_part(spec: object) -> bool:
-    """Whether a part (a model, dataset, defense or attack) runs a user's code from outside privkit.
-
-    >>> from privkit.models.imported import FromFunction
-    >>> from privkit.models.convolutional import LENET5
-    >>> is_own_part(FromFunction(function="mynets:segments")), is_own_part(LENET5)
-    (True, False)
-    """
+    """Whether a part (a model, dataset, defense or attack) runs a user's code from outside privkit."""
     return hasattr(spec, "imports") or type(spec).__module__.partition(".")[0] != "privkit"
 
 
@@ -46,14 +42,7 @@ def runs_own_code(config: AuditConfig) -> bool:
 def contained() -> Iterator[None]:
     """A context in which a user's code can neither end the process nor disturb its settings (`undisturbed`).
 
-    An attempt to end the process raises `Misbehaved`, unless C code makes it. Threads that the code starts are daemons,
-    so they do not keep the process alive after the run.
-
-    >>> with contained():
-    ...     os._exit(0)
-    Traceback (most recent call last):
-    privkit.errors.Misbehaved: a part called os._exit(0), which would end the whole audit; let it return \
-instead, or raise an error
+    An attempt to end the process raises `Misbehaved`, unless C code makes it. Threads of the code become daemons.
     """
     start = threading.Thread.start
 
@@ -70,10 +59,7 @@ instead, or raise an error
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             raise  # of Ctrl-C; under a command, Ctrl-C raises Stopped, so this one is the part's own
-        raise Misbehaved(
-            f"a part raised {type(error).__name__}({error}), which would end the whole audit; let it return instead, "
-            "or raise an error"
-        ) from error
+        raise Misbehaved(f"a part raised {type(error).__name__}({error}), {_ENDS}") from error
     finally:
         threading.Thread.start = start  # type: ignore[method-assign]
 
@@ -86,10 +72,7 @@ def unending() -> Iterator[None]:
     def refused(status: int = 0) -> NoReturn:
         if os.getpid() != process:
             end(status)
-        raise Misbehaved(
-            f"a part called os._exit({status}), which would end the whole audit; let it return instead, or raise an "
-            "error"
-        )
+        raise Misbehaved(f"a part called os._exit({status}), {_ENDS}")
 
     os._exit = refused
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import log
 
@@ -39,55 +40,59 @@ _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answ
 class Declared:
     """The results of comparing a recording's data with its declarations."""
 
+    recording: Recording
     compared: Compared  # result of comparing the declared mechanism with the data
-    # round, of those that are attacked -> distance between the release and the lower segment's output for the same
-    # images; without those where it is unknown
-    distances: Mapping[int, float]
-    unsent: str  # why the distance is unknown; empty without a lower segment
-    mode: str  # training or evaluation mode of the lower segment
-    own: bool  # whether `privkit record` wrote the recording
-    rounds: int  # number of attacked rounds, over all passes
-    passes: int = 1  # number of passes in these rounds
-    # the variance of the last release about that output over that of the outputs, if it is clearly less
-    quieter: float | None = None
-    unmixed: bool = False  # whether rows are mixed by hidden weights, and the segment answers without mixing
+    distances: Mapping[int, float]  # attacked round -> distance of the release from the lower segment's output
+    unsent: str  # why a distance is unknown; empty without a lower segment
+    quieter: float | None = None  # the last release's variance about that output, if clearly less, over the outputs'
 
     @property
     def distance(self) -> float | None:
         """The distance between the last round's recorded release and its replay; None if unknown."""
-        return self.distances.get(self.rounds - 1)
+        return self.distances.get(len(self.recording.views) - 1)
+
+    @property
+    def own(self) -> bool:
+        """Whether `privkit record` wrote the recording."""
+        lower = self.recording.description.lower
+        return lower is not None and lower.builder == _BUILDER
+
+    @property
+    def _unmixed(self) -> bool:
+        """Whether rows are mixed by hidden weights, and the segment answers without mixing."""
+        described = self.recording.description
+        hidden = any(view.mixed > 1 and view.weights is None for view in self.recording.views)
+        return hidden and described.lower is not None and not self.own and not described.defense
 
     def doubt(self, passes: int) -> str:
-        """Why the failure of an attack that uses the recorded lower segment (or queries to it) is no evidence for the
-        defense.
-
-        Such an attack also fails if the recorded segment does not reproduce the recorded releases. This is tested on
-        the last `passes` passes over the records (a pass sends all records once). Empty if the releases are reproduced.
+        """Why the failure of an attack that uses the recorded lower segment, or queries to it, is no evidence: the
+        segment does not reproduce the releases of the last `passes` passes. Empty if it does.
         """
         if self.quieter is not None:
             return (
                 f"the recorded lower segment adds more noise than the release has: the last round's variance is only "
                 f"{self.quieter:.2f} of the variance of its answers; record the segment with the release's own noise"
             )
-        if self.unmixed:
+        if self._unmixed:
             return (
                 "the release is mixed by weights that were not recorded, and the recorded lower segment answers "
                 "without mixing; record the weights and clients of each round, or name the defense"
             )
-        first, last = self.rounds - self.rounds // self.passes * min(passes, self.passes), self.distance or 0.0
+        described, rounds = self.recording.description, len(self.recording.views)
+        first, last = rounds - rounds // described.passes * min(passes, described.passes), self.distance or 0.0
         read = {number: distance for number, distance in self.distances.items() if number >= first}
         far = max(read, key=lambda number: read[number], default=first)
         if read.get(far, 0.0) <= FAR:
             return ""
         which, cure = "the last round", ""
         if last <= FAR:
-            which = f"round {far - first + 1} of the {self.rounds - first} attacked ones"
+            which = f"round {far - first + 1} of the {rounds - first} attacked ones"
             cure = ": its weights changed while rounds were recorded, so record fewer, or after the last step"
+        mode = "eval" if described.replay is None else described.replay.mode
         return (
-            f"the recorded lower segment does not reproduce the release: {which}, sent again in {self.mode} "
-            f"mode, differs by {read[far] if cure else last:.2f} of its size (more than {FAR:g}), and no declared "
-            f"noise explains this; record the segment with its defense, in the mode and with the weights of that "
-            f"round{cure}"
+            f"the recorded lower segment does not reproduce the release: {which}, sent again in {mode} mode, differs "
+            f"by {read[far] if cure else last:.2f} of its size (more than {FAR:g}), and no declared noise explains "
+            f"this; record the segment with its defense, in the mode and with the weights of that round{cure}"
         )
 
 
@@ -96,30 +101,23 @@ def declared_by(recording: Recording) -> Declared:
     key = (str(recording.folder), tuple(sorted(recording.files.items())), recording.trust, len(recording.views))
     if key not in _KEPT:
         with seeded(torch.device("cpu"), 0):  # a builder may draw
-            found = _held(recording)
-            if moved_nothing := _unmoved(recording):
-                found.compared.refuted.append(moved_nothing)
-                found = replace(found, unsent="")
+            found = _compared(recording)
         _KEPT.clear()
         _KEPT[key] = found
     return _KEPT[key]
 
 
-_KEPT: dict[
-    tuple[str, tuple[tuple[str, str], ...], tuple[str, ...], int], Declared
-] = {}  # results for one recording at most
+_KEPT: dict[object, Declared] = {}  # results for one recording at most
 
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:
     """The recorded lower segment with the defense that the recording names, if any."""
-    described = recording.description
+    described, domain = recording.description, recording.domain
     if not described.defense or isinstance(lower, Clients):
         return lower
     with only(recording.trust):
         defense = parse("defenses", described.defense).spec
-    return Clients.build(
-        lower.cpu(), defense, recording.domain, classes=recording.classes, seed=seed, protocol=protocol
-    )
+    return Clients.build(lower.cpu(), defense, domain, classes=recording.classes, seed=seed, protocol=protocol)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,14 +128,13 @@ class _Clients:
     why: str = ""  # the reason, if it is unknown
     plain: bool = True  # whether the noise is added to what is released, and nothing comes behind it
     weaker: str = ""  # how the mechanism claims more than the recorded defense does; empty if it does not
-    # variance of the noise that the recorded defense adds; None if only the mechanism says it
-    variance: float | None = None
+    unmoved: str = ""  # that a declared shuffle moved no tokens; empty if it did, or if this is unknown
+    variance: float | None = None  # of the noise that the recorded defense adds; None if only the mechanism says it
 
 
-def _held(recording: Recording) -> Declared:
+def _compared(recording: Recording) -> Declared:
     """Build the lower segment, replay the attacked rounds, and compare the recording with its declarations."""
-    described, mechanism, whole = recording.description, recording.mechanism, recording.whole
-    known, quieter, distances = _clients(recording), None, dict[int, float]()
+    known, mechanism, quieter, distances = _clients(recording), recording.mechanism, None, dict[int, float]()
     ask, why = known.ask, known.why
     variance = variance_of(mechanism) if known.variance is None else known.variance
     for number in range(len(recording.views)):
@@ -150,40 +147,13 @@ def _held(recording: Recording) -> Declared:
             quieter, why = None, str(reason)
         except Exception as error:
             ask, why = None, f"the lower segment fails: {one_line(error)}"
-    compared = (
-        Compared() if mechanism is None or recording.left_out else compare_data(whole, ask, why, plain=known.plain)
-    )
-    if known.weaker:
-        compared.refuted.append(known.weaker)
-    return Declared(
-        compared=compared,
-        distances=distances,
-        quieter=quieter,
-        rounds=len(recording.views),
-        passes=described.passes,
-        unsent=why if len(distances) < len(recording.views) and described.lower is not None else "",
-        mode="eval" if described.replay is None else described.replay.mode,
-        own=described.lower is not None and described.lower.builder == _BUILDER,
-        unmixed=described.lower is not None
-        and described.lower.builder != _BUILDER
-        and not described.defense
-        and any(view.mixed > 1 and view.weights is None for view in recording.views),
-    )
-
-
-def _unmoved(recording: Recording) -> str:
-    """A sentence if a declared shuffle moved no tokens; empty if it moved some, none is declared, or it is unknown."""
-    try:
-        lower = recording.lower()
-        if lower is None or not (recording.description.defense or isinstance(lower, Clients)):
-            return ""
-        edge = defended(lower, recording, SplitProtocol(clients=recording.description.clients), 0)
-        plain = shared_lower(edge) if isinstance(lower, Clients) and isinstance(edge, Clients) else lower.cpu()
-    except Untrusted:
-        raise
-    except Exception:  # what a user's own code raises is told by the replay
-        return ""
-    return unmoved(recording, plain, stages_of(edge.defense)) if plain and isinstance(edge, Clients) else ""
+    compared = Compared()
+    if mechanism is not None and not recording.left_out:
+        compared = compare_data(recording.whole, ask, why, plain=known.plain)
+    compared.refuted += filter(None, [known.weaker, known.unmoved])
+    unknown = len(distances) < len(recording.views) and recording.description.lower is not None
+    unsent = why if unknown and not known.unmoved else ""
+    return Declared(recording=recording, compared=compared, distances=distances, unsent=unsent, quieter=quieter)
 
 
 def _clients(recording: Recording) -> _Clients:
@@ -192,8 +162,12 @@ def _clients(recording: Recording) -> _Clients:
         lower = recording.lower()
         if lower is None:
             return _Clients(why="no lower segment was recorded")
-        lower = defended(lower, recording, SplitProtocol(clients=described.clients), 0)
-        return _of_privkit(lower.eval(), recording) if isinstance(lower, Clients) else _Clients(ask=lower)
+        edge = defended(lower, recording, SplitProtocol(clients=described.clients), 0)
+        if not isinstance(edge, Clients):
+            return _Clients(ask=edge)
+        plain = shared_lower(edge) if isinstance(lower, Clients) else lower.cpu()
+        moved_nothing = _unmoved(recording, deepcopy(plain), stages_of(edge.defense)) if plain else ""
+        return replace(_of_privkit(edge.eval(), recording), unmoved=moved_nothing)
     except Untrusted:
         raise
     except Exception as error:  # what a user's own code raises is told again by an attack that needs it
@@ -207,7 +181,9 @@ def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
     behind = [stage for stage in sites.smashed if stage.effects != frozenset({"trains"})]
     alone = len(noisy) == 1 and not sites.images and behind[-1:] == noisy
     plain = edge.block is None and (alone or not noisy)
-    receipt = _receipt(edge, recording)
+    with torch.no_grad():
+        empty = empty_round(recording.domain, edge.lowers.copies, edge.defense.smallest_batch)
+        receipt = edge.release(*empty, Generator().manual_seed(0)).receipt
     weaker = "" if recording.mechanism is None else _weaker(recording.mechanism, receipt, edge.defense.name, plain)
     known = _Clients(plain=plain, weaker=weaker, variance=_variance(receipt))
     seen = all(_effects(stage) <= _SEEN for stage in sites.smashed)
@@ -222,12 +198,6 @@ def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
 def _effects(stage: Defense) -> frozenset[str]:
     """The declared effects of a stage; one unknown effect if it declares none."""
     return frozenset({"unknown"}) if stage.effects is None else frozenset(stage.effects)
-
-
-@torch.no_grad()
-def _receipt(edge: Clients, recording: Recording) -> Receipt:
-    records, labels = empty_round(recording.domain, edge.lowers.copies, edge.defense.smallest_batch)
-    return edge.release(records, labels, Generator().manual_seed(0)).receipt
 
 
 def _variance(receipt: Receipt) -> float:
@@ -255,17 +225,12 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
     return f"{said}a sensitivity of {mine:.4g}, but its defense {name} has {its:.4g}" if mine < its * (1 - 1e-9) else ""
 
 
-def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
-    """Test whether a recording that declares a shuffle of tokens really shuffled them; returns a sentence if too many
-    tokens stayed.
+def _unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
+    """A sentence if a recording declares a shuffle of tokens, and too many tokens stayed in place; else empty.
 
-    Empty if the test finds nothing.
-
-    A released token is in place if the nearest output of the lower segment for its record is the output at the token's
-    own place. A shuffle moves each of T tokens to a given place with probability 1/T, so on average one token of a
-    record is in place. Their number is tested by a Poisson bound, so a correct recording is refuted with probability at
-    most 10⁻⁶ (`residual.LEVEL`). Recordings in which half of the tokens moved are never refuted, since class tokens may
-    stay.
+    A token is in place if the nearest output of the lower segment for its record is that of its own place. A shuffle
+    leaves one of T tokens in place on average; a Poisson bound refutes a correct recording with probability at most
+    10⁻⁶ (`residual.LEVEL`). If half of the tokens moved, nothing is refuted, since class tokens may stay.
     """
     shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
     if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:
@@ -292,12 +257,7 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
 
 
 def in_place(clean: Tensor, released: Tensor) -> int:
-    """Number of released tokens whose nearest token in the lower segment's output, for the same record, is at their own
-    place.
-
-    Args:
-        clean: outputs of the lower segment for N records of T tokens, [N, T, D].
-        released: the releases of these records, [N, T, D].
+    """How many of N·T released tokens [N, T, D] are nearest to the clean token [N, T, D] at their own place.
 
     >>> tokens = torch.eye(4).repeat(2, 1, 1)
     >>> in_place(tokens, tokens), in_place(tokens, tokens.roll(1, 1))
@@ -308,9 +268,7 @@ def in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """For each record: how many tokens a shuffle leaves in place by design, and a bound on the mean number of other
-    tokens that stay.
-    """
+    """For each record: how many tokens a shuffle leaves in place by design, and at most how many others on average."""
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
     kept = kept_tokens(tokens, shuffle.keep)
@@ -318,8 +276,7 @@ def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
 
 
 def _unlikely(stayed: int, mean: int) -> bool:
-    """Whether a Poisson variable with mean `mean` is at least `stayed` with probability at most 10⁻⁶, by Chernoff's
-    bound.
+    """Whether a Poisson variable reaches `stayed` with probability at most 10⁻⁶, by Chernoff's bound.
 
     >>> _unlikely(3200, 50), _unlikely(60, 50), _unlikely(0, 1)
     (True, False, False)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -48,9 +47,7 @@ class DefendedModel:
 
     edge: Clients  # the clients (`Clients`), in evaluation mode
     upper: nn.Module  # the server's segment; for standalone clients, their own upper segments, stacked
-    # measurements: the task's scores, costs, the training's curve, validation scores of each epoch, the seconds of all
-    # this, whether tokens hide their places, and sentences for the row
-    known: dict[str, Any]
+    known: dict[str, Any]  # measurements and sentences for the row, as in the run folder's record of the training
 
 
 def defended_model(
@@ -62,8 +59,7 @@ def defended_model(
     log: Callable[[str], None],
     note: Callable[[], object] = lambda: None,
 ) -> DefendedModel:
-    """Train the defended model for the defense and seed in `cell`, or read it from the run folder if its training was
-    finished.
+    """Train the model for the defense and seed in `cell`, or read it from the run folder if its training was finished.
 
     `note` is called before the trained model is stored.
     """
@@ -99,31 +95,20 @@ def defended_model(
 
     trained = or_anew(trained_model, home / _CHECKPOINT, progress.note)
     edge, upper, batch = trained.edge, trained.upper, config.training.batch_size
-    accuracies = _accuracies(trained, splits.test, batch_size=batch, seed=seed)
-    files = _stored(home, trained, config.training.keep)
+    accuracies, files = _of_epochs(home, trained, splits.test, config.training.keep, batch_size=batch, seed=seed)
     scores = evaluate(edge, upper, splits.test, batch_size=batch, seed=seed)
+    each = rounds_an_epoch(len(splits.private), edge.protocol.clients, batch)
+    costs = client_costs(edge, splits.private, config.training, rounds_an_epoch=each, seed=seed, upper=upper)
     finished = {
         "accuracy": asdict(scores.accuracy),
         "task": {name: asdict(score) for name, score in scores.defined.items() if name != "accuracy"} | accuracies,
-        "costs": asdict(
-            client_costs(
-                edge,
-                splits.private,
-                config.training,
-                rounds_an_epoch=rounds_an_epoch(len(splits.private), edge.protocol.clients, batch),
-                seed=seed,
-                upper=upper,
-            )
-        ),
+        "costs": asdict(costs),
         "curve": list(trained.curve),
         "validation": list(trained.validation),
         "best_epoch": None if trained.best is None else trained.best.number,
         "seconds": checkpoint.earlier + now() - start,
         "hides_places": places,
-        "notes": [
-            *_notes(edge, upper, config.training.keep),
-            *remarks_on_network(config, edge, splits.private.x),
-        ],
+        "notes": _notes(edge, upper, config.training.keep) + remarks_on_network(config, edge, splits.private.x),
         "files": files,
     }
     note()
@@ -133,40 +118,34 @@ def defended_model(
     return DefendedModel(edge=edge, upper=upper, known=finished)
 
 
-def _accuracies(trained: Trained, test: Batch, *, batch_size: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Test accuracies with intervals, after the last epoch and after the epoch that is best on validation images.
+def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
+    """Names of weight files and the networks stored in them, for the last or the best epoch."""
+    start = "" if keep == "last" else "best_"
+    return {f"{start}client.safetensors": edge, f"{start}upper.safetensors": upper}
 
-    The keys are names such as "accuracy_last_noisy". If the defense adds noise to test images, each accuracy is
-    measured with the noise and without it. Empty if there is neither noise nor a best epoch. The networks hold the last
-    epoch's weights before and after the call.
+
+def _of_epochs(
+    home: Path, trained: Trained, test: Batch, keep: str, *, batch_size: int, seed: int
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Measure and store the last epoch and, if known, the best; afterwards the networks hold the epoch in `keep`.
+
+    Returns test accuracies with intervals by their names, and the digests of the stored files. If the defense adds
+    noise to test images, each accuracy is measured with it and without: "accuracy_last_noisy".
     """
     edge, upper = trained.edge, trained.upper
     noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))
-    kinds = {"_noisy": False, "_noise_free": True} if noisy else {"": False}
-    if not noisy and trained.best is None:
-        return {}
-
-    def measured(epoch: str) -> dict[str, dict[str, Any]]:
-        return {
-            f"accuracy_{epoch}{kind}": asdict(
-                evaluate(edge, upper, test, batch_size=batch_size, seed=seed, noise_free=free).accuracy
-            )
-            for kind, free in kinds.items()
-        }
-
-    found = measured("last")
-    if trained.best is not None:
-        with _best_weights(trained, trained.best):
-            found |= measured("best")
-    return found
-
-
-@contextmanager
-def _best_weights(trained: Trained, best: Epoch) -> Iterator[None]:
-    last = Epoch(number=0, edge=deepcopy(trained.edge.state_dict()), upper=deepcopy(trained.upper.state_dict()))
-    _put(trained, best)
-    yield
-    _put(trained, last)
+    kinds = {"_noisy": False, "_noise_free": True} if noisy else {"": False} if trained.best else {}
+    last = Epoch(number=0, edge=deepcopy(edge.state_dict()), upper=deepcopy(upper.state_dict()))
+    epochs = {"last": last, **({} if trained.best is None else {"best": trained.best})}
+    accuracies, files = dict[str, dict[str, Any]](), dict[str, str]()
+    for name, epoch in epochs.items():
+        _put(trained, epoch)
+        for kind, free in kinds.items():
+            scores = evaluate(edge, upper, test, batch_size=batch_size, seed=seed, noise_free=free)
+            accuracies[f"accuracy_{name}{kind}"] = asdict(scores.accuracy)
+        files |= {file: save_module(home / file, module) for file, module in _named(name, edge, upper).items()}
+    _put(trained, last if keep == "last" else epochs.get("best", last))
+    return accuracies, files
 
 
 def _put(trained: Trained, epoch: Epoch) -> None:
@@ -174,30 +153,8 @@ def _put(trained: Trained, epoch: Epoch) -> None:
     trained.upper.load_state_dict(epoch.upper)
 
 
-def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
-    """Names of weight files and the networks stored in them, for the last or the best epoch."""
-    start = "" if keep == "last" else "best_"
-    return {f"{start}client.safetensors": edge, f"{start}upper.safetensors": upper}
-
-
-def _stored(home: Path, trained: Trained, keep: str) -> dict[str, str]:
-    """Write the weights of the last and, if known, the best epoch; afterwards the networks hold the epoch in `keep`."""
-    last, best = (_named(epoch, trained.edge, trained.upper) for epoch in ("last", "best"))
-    files = {name: save_module(home / name, module) for name, module in last.items()}
-    if trained.best is None:
-        return files
-    with _best_weights(trained, trained.best):
-        files |= {name: save_module(home / name, module) for name, module in best.items()}
-    if keep != "last":
-        _put(trained, trained.best)
-    return files
-
-
 def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
-    """Remarks on a trained model for its results: whether there are several servers, gradients that are not the
-    derivative of the release, settings estimated during training, an epoch chosen on test images, or networks whose
-    copies for each client cannot be evaluated together.
-    """
+    """Remarks on a trained model for its results."""
     servers = edge.protocol.servers
     pooled = [f"the adversary holds what all {servers} servers see"] if servers > 1 else []
     estimated = [stage.remark for stage in upper.modules() if isinstance(stage, Denoiser)]
@@ -218,10 +175,8 @@ def _clear(edge: Clients) -> list[str]:
     """A sentence for the result row if test images skip stages of training, so that accuracy ignores these stages."""
     passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
     acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
-    by = " and ".join(acts)
-    return [f"accuracy is measured on test images that are sent without {by}; attacks read releases with it"] * bool(
-        acts
-    )
+    told = f"accuracy is measured on test images sent without {' and '.join(acts)}; attacks read releases with it"
+    return [told] * bool(acts)
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:
@@ -249,23 +204,11 @@ def train_again(
 ) -> None:
     """Train the model of a defense and seed again with the same random numbers; `play` runs and records each round."""
     if (world := joined_processes()[1]) > 1:
-        raise NotApplicable(
-            f"it watches rounds of training, but each of {world} processes sees only its own; run it without torchrun"
-        )
+        raise NotApplicable(f"it watches rounds, but each of {world} processes sees only its own; run without torchrun")
     edge, upper, _ = untrained(config, cell, seed_data)
+    how: dict[str, Any] = {"epochs": config.budget.epochs, "seed": cell.seed, "shares": seed_data.shares}
     watch = Checkpoint(None, progress.step)
-    epochs, shares = config.budget.epochs, seed_data.shares
-    train(
-        edge,
-        upper,
-        seed_data.splits.private,
-        config.training,
-        epochs=epochs,
-        seed=cell.seed,
-        shares=shares,
-        checkpoint=watch,
-        play=play,
-    )
+    train(edge, upper, seed_data.splits.private, config.training, **how, checkpoint=watch, play=play)
 
 
 def another(
@@ -273,11 +216,7 @@ def another(
 ) -> DefendedModel:
     """A shadow model: the same architecture and defense, trained on other private images with other random numbers.
 
-    Weights that are not trained (of a frozen lower segment or block) are public, so the shadow model has the same
-    weights there.
-
-    Args:
-        shares: which client holds which of the private images.
+    Weights that are not trained (of a frozen lower segment or block) are public, so the shadow model shares them.
     """
     edge, upper, _ = untrained(config, replace(cell, seed=seed), seed_data)
     real, server, _ = untrained(config, cell, seed_data)

@@ -38,19 +38,9 @@ _BUILDER = "privkit.audit.export"
 def export(
     run: Path, folder: Path, *, defense: str | None = None, seed: int | None = None, data_root: Path | None = None
 ) -> Recording:
-    """Make a recording of a finished run: send its attacked images through its model again, and store all data in a
-    folder.
+    """Make a recording of a finished run: send its attacked images through its model again, and store all data.
 
-    The recording contains the smashed data that the server receives, the weights and the true images.
-
-    Args:
-        folder: folder for the recording, new or empty.
-        defense: a defense of the run, written as in the run's table; None for the last defense.
-        seed: a seed of the run; None for the first seed.
-
-    Raises:
-        UsageError: if the run has no such defense or seed.
-        RunFolderError: if `run` is not a run folder, or the model was not trained in it.
+    `defense` is written as in the run's table, by default the last one; `seed` is by default the first.
     """
     run, folder = root(run), root(folder)
     manifest = read_manifest(run)
@@ -59,10 +49,10 @@ def export(
     planned = [cell for cell in manifest.cells if seed in (None, cell.seed)]
     if not planned:
         raise UsageError(f"this run has no seed {seed}; it has {', '.join(map(str, manifest.seeds))}")
-    names = list(dict.fromkeys(cell.defense for cell in planned))
-    wanted = names[-1] if defense is None else defense
+    names = [cell.defense for cell in planned]
+    wanted = list(dict.fromkeys(names))[-1] if defense is None else defense
     if wanted not in names:
-        raise unknown("defense of this run", wanted, names)
+        raise unknown("defense of this run", wanted, dict.fromkeys(names))
     own = [cell for cell in planned if cell.defense == wanted]
     own = [cell for cell in own if cell.model == own[0].model]
     home = RunFolder(run)

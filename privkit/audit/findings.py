@@ -28,33 +28,24 @@ _BEATEN[START] = "the attack's own untrained start"
 
 
 def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> Check:
-    """Check that the model's accuracy is significantly higher than the share of the most frequent label.
+    """Check that accuracy is significantly higher than the share of the most frequent of the test `labels` [N].
 
     If more than half of the records have the same label, a model that ranks records well may still predict this label
     for all records. So it also suffices that the AUC of its scores is significantly above 1/2.
-
-    Args:
-        labels: labels of the N test records, int64 [N].
-
-    >>> import torch
-    >>> from textwrap import fill
-    >>> few = Interval(value=0.7, low=0.53, high=0.83, n=40, method="Clopper–Pearson")
-    >>> print(fill(learned(few, torch.arange(40) % 20 // 11).detail, 113))
-    accuracy 0.700 is not shown to be better than the most frequent label's share 0.550, so it is not shown that the
-    model learned its task; train longer, weaken the defense, or test on more than 40 records
     """
     most = labels.bincount().max().item() / len(labels)
-    passed = accuracy.low > most
+    passed, than = accuracy.low > most, f"better than the most frequent label's share {most:.3f}"
+    detail = f"accuracy {accuracy.value:.3f} is {than}"
     if not passed and most > 0.5 and auc is not None and auc.low > 0.5:
         detail = f"AUC {auc.value:.3f} [{auc.low:.3f}, {auc.high:.3f}] of the model's scores is better than chance"
-        return Check(name=LEARNED, passed=True, detail=detail, decisive=False)
-    than = f"better than the most frequent label's share {most:.3f}"
-    cure = "train longer, or weaken the defense"
-    if accuracy.value > most:
-        cure = f"train longer, weaken the defense, or test on more than {len(labels)} records"
-    doubt = f"so it is not shown that the model learned its task; {cure}"
-    detail = f"accuracy {accuracy.value:.3f} is {'' if passed else 'not shown to be '}{than}"
-    return Check(name=LEARNED, passed=passed, detail=detail if passed else f"{detail}, {doubt}", decisive=False)
+        passed = True
+    elif not passed:
+        cure = "train longer, or weaken the defense"
+        if accuracy.value > most:
+            cure = f"train longer, weaken the defense, or test on more than {len(labels)} records"
+        doubt = f"so it is not shown that the model learned its task; {cure}"
+        detail = f"accuracy {accuracy.value:.3f} is not shown to be {than}, {doubt}"
+    return Check(name=LEARNED, passed=passed, detail=detail, decisive=False)
 
 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
@@ -67,19 +58,9 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
 
 
 def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Check, ...]:
-    """A finding if, after matching, guesses are not significantly closer to the truth than the adversary's own random
-    records.
+    """A finding if matched guesses are not significantly closer than the adversary's own random records, also matched.
 
-    Matching assigns the guesses (or random records) of a round to its attacked records so that they fit best.
-
-    Args:
-        matched: closeness of the matched guess to each of N attacked records, [N], in the first metric for the kind of
-            data (images, tokens or tables).
-        own: the same for the adversary's own records, drawn at random and matched, [N].
-
-    >>> import numpy as np
-    >>> [check.detail for check in own_match(np.array([0.8, 0.9]), np.array([0.9, 0.8]), True)]
-    ['after matching, guesses are not shown to be closer than random records of the adversary: 0.850 against 0.850']
+    Both are [N], one value for each attacked record, by the first metric of the domain.
     """
     gains = (matched - own) * (1 if higher_is_closer else -1)
     if mean_over(gains, higher_is_closer=True, confidence=CLOSER).low > 0:
@@ -94,44 +75,25 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
 def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast or sign") -> tuple[Check, ...]:
     """A finding if guesses identify more images by correlation than is possible from the images' labels alone.
 
-    Args:
-        chances: probability in [0, 1] that the guess for each of N images identifies it, [N], from
-            `identified_by_pattern` or `identified_when_moved`.
-        how: how the guesses show the images, for the finding's text.
-        labels: number of different labels of the attacked images; 0 if they are unknown; then there is no finding.
-
-    >>> import numpy as np
-    >>> [check.detail for check in by_pattern(np.ones(20), 10)]
-    ['20 of 20 images are identified by correlation: their guesses show them with a wrong contrast or sign']
+    `chances` [N] are the probabilities that each guess identifies its image, `labels` is the number of different labels
+    of the attacked images (0 if unknown: no finding), and `how` says how the guesses show the images.
     """
     if not labels or share(chances).low <= labels / len(chances):
         return ()
-    detail = (
-        f"{chances.sum():.0f} of {len(chances)} images are identified by correlation: their guesses show them {how}"
-    )
+    detail = f"{chances.sum():.0f} of {len(chances)} images are identified by correlation: guesses show them {how}"
     return (Check(name=BY_PATTERN, passed=False, detail=detail, decisive=False),)
 
 
 def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:
-    """Findings about one attack: whether it converged, and whether its guesses are better than constant guesses and its
-    untrained start.
+    """Whether one attack converged, and whether its guesses beat constant guesses and its untrained start.
 
-    Image guesses are compared by their MSE, others by the first metric for their kind of data (tokens or tables). A
-    failed check is a finding, not a fault of the run: if guesses are no better than constant ones, this attack
-    recovered nothing, but another attack may recover more.
+    A failed check is a finding, not a fault of the run: this attack recovered nothing, but another may recover more.
     """
     checks, metric = [convergence(converged, row, went)], metric_of(row)
-    for name, what in _BEATEN.items():
-        if name in row.floors:
-            ours, floor = row.recovered["unaligned"][metric], row.floors[name]["unaligned"][metric]
-            passed = beats(row, name)
-            checks.append(
-                Check(
-                    name=f"beats_{name}",
-                    passed=passed,
-                    detail=f"{'' if passed else 'not shown to be '}better than {what}: "
-                    f"{measure(metric).spoken} {ours.value:.4f} against {floor.value:.4f}",
-                    decisive=False,
-                )
-            )
+    for name in [floor for floor in _BEATEN if floor in row.floors]:
+        ours, floor = row.recovered["unaligned"][metric], row.floors[name]["unaligned"][metric]
+        passed = beats(row, name)
+        than = f"{'' if passed else 'not shown to be '}better than {_BEATEN[name]}"
+        detail = f"{than}: {measure(metric).spoken} {ours.value:.4f} against {floor.value:.4f}"
+        checks.append(Check(name=f"beats_{name}", passed=passed, detail=detail, decisive=False))
     return tuple(checks)

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
 
+import torch
+
 from privkit.audit.cell import planned_row
-from privkit.audit.refresh import refresh
+from privkit.audit.seed_data import read_records
 from privkit.audit.worker import CellWorker, Job, Task, TaskResult, compute
 from privkit.errors import Failure, RunFolderError, one_line
 from privkit.files.sealed import Broken
-from privkit.reports.schema import Row
+from privkit.reports.origins import differences
+from privkit.reports.schema import Provenance, Row
 from privkit.reports.strongest import lost
+from privkit.run.ingredients import Ingredients
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import Cell, Schedule
 from privkit.run.progress import duration
-from privkit.run.records import TRAINED, parse_row, verdict_of, write_verdict
+from privkit.run.records import TRAINED, holds, parse_row, verdict_of, write_verdict
+from privkit.run.sources import as_it_is_now
+from privkit.settings.config import AuditConfig
 
 LIVES = 3  # workers that a cell may lose before it ends as an error
 AHEAD = 1000  # cells that an engine gets at once by default
@@ -41,9 +48,7 @@ class Leader:
     rows: dict[str, Row] = field(default_factory=dict)  # rows of the finished cells, by their id
     _files: dict[str, str] = field(init=False, default_factory=dict)
     _lost: dict[str, bool] = field(init=False, default_factory=dict)
-    _judged: tuple[float, float] = field(
-        init=False, default=(0.0, 0.0)
-    )  # when the last verdict was written, and the seconds that it took
+    _judged: tuple[float, float] = (0.0, 0.0)  # when the last verdict was written, and the seconds that it took
 
     @property
     def ordered(self) -> list[Row]:
@@ -54,15 +59,14 @@ class Leader:
     def planned(self) -> int:
         """Number of results to compute so far. Controls without a defense count once their attack failed."""
         cells = self.worker.cells
-        return len(cells) - sum(cell.id not in self.rows and self._unneeded(cell) for cell in cells if cell.twin_of)
+        waiting = [cell for cell in cells if cell.twin_of and cell.id not in self.rows]
+        needed = sum(any(self._failed(one) for one in cell.twin_of if one in self.rows) for cell in waiting)
+        return len(cells) - len(waiting) + needed
 
     @property
     def left(self) -> int:
         """Number of planned cells (defense, attack, seed) that have no result row yet."""
         return self.planned - len(self.rows)
-
-    def _unneeded(self, cell: Cell) -> bool:
-        return not any(self._failed(one) for one in cell.twin_of if one in self.rows)
 
     def _failed(self, cell: str) -> bool:
         if cell not in self._lost:
@@ -70,8 +74,7 @@ class Leader:
         return self._lost[cell]
 
     def open(self, *, again: bool = False) -> None:
-        """Begin or continue a run: repair its folder, and compare the stored provenance (data, code, versions, device)
-        with the current one.
+        """Begin or continue a run: repair its folder, and compare the stored provenance with the current one.
 
         If the provenance of models or results changed, they are computed anew if `again` is true; otherwise a
         `RunFolderError` is raised.
@@ -80,8 +83,8 @@ class Leader:
         self.ledger.recover()
         self._start()
         for part in worker.config.parts:
-            own = [cell for cell in worker.cells if worker.part(cell) is part]
-            if superseded := refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
+            own = [cell for cell in worker.cells if worker.parts[cell.id] is part]
+            if superseded := _refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
                 worker.progress.note(superseded)
                 self._start()
         self.ledger.take(worker.threads, worker.config.settings)
@@ -98,11 +101,12 @@ class Leader:
 
     def schedule(self) -> Schedule:
         """The schedule of the remaining cells (defense, attack, seed)."""
-        known = {row.attack for row in self.rows.values()}
-        return Schedule(self.worker.cells, self.rows.keys(), known, self._trained, self._failed)
 
-    def _trained(self, model: str) -> bool:
-        return (self.ledger.model(model) / TRAINED).exists()
+        def trained(model: str) -> bool:
+            return (self.ledger.model(model) / TRAINED).exists()
+
+        known = {row.attack for row in self.rows.values()}
+        return Schedule(self.worker.cells, self.rows.keys(), known, trained, self._failed)
 
     def work_here(self) -> None:
         """Compute all remaining results in this process."""
@@ -149,8 +153,7 @@ class Leader:
 
 
 class Dispatch:
-    """Computes the cells (one defense, attack and seed each) of a run on the workers of an engine, at most `ahead` at
-    once.
+    """Computes the cells of a run on the workers of an engine, at most `ahead` at once.
 
     If a worker is lost (its future raises an exception), another worker continues its cell from the saved state. A cell
     that lost `LIVES` workers ends as an error.
@@ -182,29 +185,31 @@ class Dispatch:
     def work(self) -> None:
         """Compute all remaining results on the workers; raises `WorkersEnded` if no worker returns a result."""
         try:
-            self._work()
+            while self._submitted():
+                now = [cell.in_words for cell, _ in self._futures.values()]
+                self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
+                self._progress.step(len(self._leader.rows), self._leader.planned)
+                future = self._ended.get()
+                cell, task = self._futures.pop(future)
+                try:
+                    answer = future.result()
+                except (Exception, CancelledError) as error:
+                    self._leader.ledger.recover(f"{self._job.token}-{task.number}")
+                    self._lose(cell, one_line(error))
+                else:
+                    self._heard = True
+                    self._take(cell, answer)
+                    self._give_up()
+            self._give_up()
         finally:
             for future in self._futures:
                 future.cancel()
 
-    def _work(self) -> None:
-        while True:
-            while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
-                self._submit(cell)
-            if not self._futures:
-                break
-            self._show()
-            future = self._ended.get()
-            cell, task = self._futures.pop(future)
-            try:
-                answer = future.result()
-            except (Exception, CancelledError) as error:
-                self._gone(cell, task, error)
-            else:
-                self._heard = True
-                self._take(cell, answer)
-                self._give_up()
-        self._give_up()
+    def _submitted(self) -> bool:
+        """Submit cells up to the limit; return whether any is in work."""
+        while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
+            self._submit(cell)
+        return bool(self._futures)
 
     def _submit(self, cell: Cell) -> None:
         names, self._number = self._leader.ledger.names(cell), self._number + 1
@@ -217,11 +222,6 @@ class Dispatch:
             future.set_exception(error)
         self._futures[future] = cell, task
         future.add_done_callback(self._ended.put)
-
-    def _show(self) -> None:
-        now = [cell.in_words for cell, _ in self._futures.values()]
-        self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
-        self._progress.step(len(self._leader.rows), self._leader.planned)
 
     def _take(self, cell: Cell, answer: TaskResult) -> None:
         if answer.error is not None:
@@ -241,10 +241,6 @@ class Dispatch:
                 self._progress.note(text)
         self._leader.ledger.store(answer.files, answer.gone)
         self._finish(cell, row, f" in {duration(answer.seconds)}")
-
-    def _gone(self, cell: Cell, task: Task, error: BaseException) -> None:
-        self._leader.ledger.recover(f"{self._job.token}-{task.number}")
-        self._lose(cell, one_line(error))
 
     def _lose(self, cell: Cell, why: str) -> None:
         """Compute a missing result again, or let it end as an error if workers still return other results."""
@@ -268,11 +264,13 @@ class Dispatch:
         worker = self._leader.worker
         while self._given_up:
             cell, why = self._given_up.pop()
-            reason = (
-                f"it lost {LIVES} workers ({why}); the same command tries it once more; --workers 1 computes it alone"
+            cure = "the same command tries it once more; --workers 1 computes it alone"
+            row = Row(
+                **planned_row(worker.parts[cell.id], cell),
+                status="error",
+                reason=f"it lost {LIVES} workers ({why}); {cure}",
+                provenance=worker.made_of[cell.id].cell,
             )
-            fields = planned_row(worker.part(cell), cell)
-            row = Row(**fields, status="error", reason=reason, provenance=worker.made_of[cell.id].cell)
             self._finish(cell, row, "")
 
     def _finish(self, cell: Cell, row: Row, took: str) -> None:
@@ -283,3 +281,66 @@ class Dispatch:
         rest = f", about {duration(rate * (total - done))} left" if done < total else ""
         status = row.status.replace("_", " ")
         self._progress.note(f"cell {done} of {total}: {cell.in_words}: {status}{took}{rest}")
+
+
+def _refresh(
+    config: AuditConfig,
+    folder: RunLedger,
+    cells: Sequence[Cell],
+    rows: Mapping[str, Row],
+    made_of: Mapping[str, Ingredients],
+    *,
+    again: bool,
+) -> str:
+    """Compare the stored provenance (data, code, versions, device) of a run's models and results with the current one.
+
+    If `again`, what changed is moved to RUN/superseded, so that it is computed anew; otherwise a change raises a
+    `RunFolderError`. Returns a sentence on what was moved; empty if nothing changed.
+    """
+    begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
+    seeds = {cell.seed for cell, _ in begun}
+    images = {seed: read_records(config, seed, torch.device("cpu")).hashes for seed in seeds}
+    changed, flags, touched = dict[str, None](), dict[str, None](), dict[Path, None]()
+    for cell, stored in begun:
+        now = made_of[cell.id].on(images[cell.seed])
+        for home, there in stored.items():
+            here = now.model if home == folder.model(cell.model_id) else now.cell
+            unknown = ["unknown provenance, since its record is missing"]
+            here = here if there is None else as_it_is_now(there, here)
+            differs = unknown if there is None or not there.packages else differences(there, here, seed=cell.seed)
+            if differs:
+                touched[home] = None
+                changed |= dict.fromkeys(differs)
+                flags |= dict.fromkeys(_flags(there, here))
+    if not touched:
+        return ""
+    models = len([home for home in touched if home.parent.name == "models"])
+    size = f"{models} of {len({cell.model_id for cell in cells})} models, {len(touched) - models} of {len(cells)} cells"
+    if again:
+        folder.set_aside(list(reversed(touched)))  # cells before their models
+        return f"recomputed because of {', '.join(changed)}: {size}; the old ones are in {folder.path / 'superseded'}"
+    raise RunFolderError(
+        f"{folder.path} does not match this command: {', '.join(changed)}; restore what changed"
+        f"{f' ({chr(32).join(flags)})' if flags else ''}, name another folder with --out, or give --again to recompute "
+        f"what it touches ({size})"
+    )
+
+
+def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
+    """Folder -> provenance of a cell (defense, attack, seed) and its model, for folders with results."""
+    model, home = folder.model(cell.model_id), folder.cell(cell.id)
+    recorded = {model: folder.made_of(model)} if holds(model) else {}
+    if cell.id in rows:
+        recorded[home] = rows[cell.id].provenance
+    elif holds(home):
+        recorded[home] = folder.made_of(home)
+    return recorded
+
+
+def _flags(there: Provenance | None, here: Provenance) -> list[str]:
+    """Flags that restore the earlier device, threads and processes."""
+    machines = ({} if there is None else there.machine), here.machine
+    # no flag chooses between two kinds of GPU
+    before, now = ({key: value.partition(",")[0] for key, value in machine.items()} for machine in machines)
+    named = {"processes": "torchrun --nproc-per-node"}  # set by no flag of `privkit audit`
+    return [f"{named.get(key, f'--{key}')} {value}" for key, value in before.items() if value != now.get(key)]

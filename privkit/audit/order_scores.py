@@ -22,12 +22,8 @@ from privkit.shared.measures import UNIT
 class OrderAccuracy:
     """An accuracy of a guessed order: the share of correctly placed tokens, with its limits."""
 
-    # of all pieces (or adjacent pairs), with its interval over images: a solver that finds one piece of an image often
-    # finds all of them
-    share: Interval
-    # one-sided lower limit of the expected accuracy over images like these, for any dependence of pieces inside an
-    # image (inside a message, if images were mixed)
-    sound_low: float
+    share: Interval  # over images: a solver that finds one piece of an image often finds all of them
+    sound_low: float  # lower limit of the expected accuracy, for any dependence of pieces inside an image or message
     left_alone: float  # the score of leaving all tokens in place: the floor of an attack
 
 
@@ -36,18 +32,14 @@ class _ArrangementScores:
     """All accuracies of a guessed order, and the entropy of the order before and after the attack."""
 
     direct: OrderAccuracy  # share of pieces in their place
-    # share of adjacent pairs that are adjacent again, in the right direction; None if tokens form no square grid
-    neighbor: OrderAccuracy | None
+    neighbor: OrderAccuracy | None  # share of adjacent pairs that are adjacent again; None without a square grid
     membership: OrderAccuracy  # share of pieces in their image, at any place
-    # the independent unit: "image", or "message" if the shuffle or the guess moved pieces between images
-    unit: Literal["image", "message"]
+    unit: Literal["image", "message"]  # the independent one: a message if pieces moved between images
     units: int
     tokens: int  # number of pieces in one secret order: T of an image, or B·T of a message whose images were mixed
-    # entropy of a uniform order of these pieces, averaged over the secret orders, but at most `most_bits`. Orders of
-    # equal pieces that give the same image count as one.
-    bits_before: float
-    # the largest entropy that a secret order can still have if the accuracy is `direct.sound_low`. If the attack
-    # failed, this is `bits_before`. None if there are so few units that even a perfect attack could not lower it.
+    bits_before: float  # mean entropy of uniform orders of these pieces that look different, at most `most_bits`
+    # the largest entropy of a secret order with an accuracy of `direct.sound_low`; None if there are so few units that
+    # even a perfect attack could not lower it
     bits_left: float | None
     confidence: float  # confidence of all limits
 
@@ -67,33 +59,13 @@ def arrangement_scores(
         guess: the guessed original place of each of T released tokens in N images, int64 [N, T]. Places 0..B·T−1 are
             counted in a message (a batch of B images in one round), and each occurs once in it.
         truth: the true places, int64 [N, T], counted in the same way (from `true_arrangement`).
-        batch: B, the number of images per message; it divides N.
-        kinds: numbers that are equal for equal tokens, int64 [N, T], from `privkit.attacks.scores.order.equal_tokens`.
-            Equal tokens count as interchangeable. With None, all tokens count as different.
-        confidence: confidence of all limits, in (0, 1).
-        most_bits: an upper bound, in bits, on the entropy of one secret order before the release, if it is below the
-            entropy of a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
-
-    Returns:
-        The share of correct places with its limits (`direct.share`), and bounds on the order's entropy in bits, before
-        the attack and after it (`bits_before`, `bits_left`).
-
-    Raises:
-        ValueError: if shapes differ, an order is not a permutation, or N is not a multiple of B.
+        kinds: int64 [N, T], equal for equal tokens (`equal_tokens`), which are interchangeable; None if all differ.
+        most_bits: an upper bound on the entropy of one secret order before the release, if it is below that of a
+            uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
 
     Source: Clopper and Pearson 1934; Hoeffding 1963, Eq. 2.1 (`accuracy_lower_limit`); maximum entropy with rencontres
     numbers (`patch_entropy_bits`). The entropy bound holds for any distribution of the order, any guess, and equal
     tokens, because at most (T − j)! distinguishable orders agree with a guess on j given places.
-
-    >>> truth = torch.arange(16).repeat(40, 1)
-    >>> guess = truth.clone()
-    >>> guess[:, :2] = truth[:, :2].flip(1)
-    >>> scores = arrangement_scores(guess, truth, batch=1)
-    >>> direct = scores.direct
-    >>> direct.share.value, round(direct.share.low, 3), round(direct.sound_low, 3), scores.units
-    (0.875, 0.798, 0.713, 40)
-    >>> round(scores.bits_before, 1), round(scores.bits_left, 1)
-    (44.3, 19.1)
     """
     n, t = truth.shape
     if batch < 1 or n % batch:
@@ -145,11 +117,8 @@ def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
 
 
 def true_arrangement(receipt: Receipt) -> Tensor | None:
-    """The true order of shuffled tokens: the original place of each of T released tokens in M batches of B images,
-    int64 [M·B, T].
-
-    Places are counted from 0 in each batch. None if the receipt (the shuffle's private record of what it did) holds no
-    order.
+    """The original place of each of T shuffled tokens in M batches of B images, int64 [M·B, T], counted from 0 in each
+    batch; None if the receipt holds no order.
 
     >>> from privkit.defenses.receipts import Permuted
     >>> true_arrangement(Permuted(source=torch.tensor([[[1, 2], [0, 3]], [[6, 7], [5, 4]]]))).tolist()

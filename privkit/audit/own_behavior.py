@@ -1,8 +1,4 @@
-"""Checks that a user's own defense stage or network behaves in training as it does afterwards, when it is attacked.
-
-It must send the same data in both phases (`must_send_alike`), draw its noise anew in each round (`must_draw_anew`), and
-keep no state between calls (`must_keep_no_state`).
-"""
+"""Checks that a user's own defense stage or network behaves in training as it does afterwards, when it is attacked."""
 
 from __future__ import annotations
 
@@ -26,23 +22,16 @@ from privkit.training.loop import learns
 _ROUNDED = 1e-4
 """Largest relative difference of a release that rounding explains."""
 _LIKE_TWO_DRAWS = 10
-"""Multiple of the distance of two releases that differ only in draws; for parts that draw from more than their
-generator."""
+"""Multiple of the distance of two draws, for parts that draw from more than their generator."""
 _HOLDS_OTHERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """torch's modules that compute nothing by themselves."""
 _CURE = "so attacks on what is sent after training say nothing about training; let it do the same in both"
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
-    """Refuse a user's own defense stage or network that sends different data in training (with gradients, in training
-    mode).
+    """Refuse a user's own stage or network that sends different data in training (with gradients, in training mode).
 
-    Attacks read data that are sent after training, so their results would not hold for different data sent in training.
-    The test sends the first round of `records` in both ways with the same random draws. Parts of privkit itself are not
-    tested here.
-
-    Raises:
-        Misbehaved: if the data differ.
+    Attacks read data that are sent after training. The test sends the first round of `records` in both ways.
     """
     names = [stage.name for stage in stages_of(edge.defense) if is_own(stage)]
     if is_own_part(config.model.spec):
@@ -73,11 +62,10 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
 
 @torch.no_grad()
 def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
-    """Raise `Misbehaved` if a user's own lower network `lower` sends different data for a record in training mode.
+    """Refuse a user's own lower network that sends different data for a record in training mode.
 
-    torch's own layers, such as dropout, differ in training mode on purpose, so they stay in evaluation mode here.
-    Differences that come from random draws (a hand-written dropout) or from the other records of a batch (a
-    hand-written batch normalization) are allowed.
+    torch's own layers, such as dropout, differ on purpose, so they stay in evaluation mode here. Differences from
+    random draws or from the other records of a batch (as in a hand-written batch normalization) are allowed.
     """
 
     def sent(x: Tensor, seed: int = 0) -> Tensor:
@@ -106,15 +94,10 @@ def _computes(kind: type) -> bool:
 
 @torch.no_grad()
 def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: tuple[int, ...]) -> None:
-    """Raise `Misbehaved` if a user's own defense stage adds the same noise in each round, for example from a fixed
-    seed.
+    """Refuse a user's own defense stage that adds the same noise in each round, for example from a fixed seed.
 
-    An adversary who has the code, or queries twice, can subtract such noise. privkit's attacks expect fresh noise, so
-    they might fail although a better attack succeeds.
-
-    Args:
-        shape: shape of one record's smashed data, for stages that accept no other shape.
-        image: shape (C, H, W) of one image, for stages on images.
+    An adversary who has the code, or queries twice, can subtract it; privkit's attacks expect fresh noise. `shape` is
+    that of a record's smashed data, `image` of an image.
     """
     for stage in stages:
         if not (is_own(stage) and stage.noise_fields):
@@ -137,10 +120,7 @@ def _released(trial: TrialRounds, seed: int) -> Tensor:
 
 @torch.no_grad()
 def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
-    """The release of each of the user's own defense stages for fixed artificial records and random draws.
-
-    None in place of a release if the stage does not accept the records.
-    """
+    """The release of each of a user's own stages for fixed artificial records; None if it does not accept them."""
     made: list[Tensor | None] = []
     for stage in filter(is_own, stages):
         with seeded(torch.device("cpu"), 0):
@@ -150,14 +130,9 @@ def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor 
 
 
 def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], before: list[Tensor | None]) -> None:
-    """Raise `Misbehaved` if the release of a user's own defense stage changed during training, for example since it
-    counts calls.
+    """Refuse a user's own stage whose release changed since `made_by` gave `before`, for example by counting calls.
 
-    Attacks and measurements use the stage after training; if it has changed, their results do not hold for the data
-    sent in training.
-
-    Args:
-        before: the stages' releases before training, from `made_by`.
+    Attacks and measurements use the stage after training, so they would say nothing about the training.
     """
     for stage, first, after in zip(filter(is_own, stages), before, made_by(stages, image), strict=True):
         if first is None or after is None:

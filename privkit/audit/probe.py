@@ -49,14 +49,10 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
 def training_step(
     config: AuditConfig, defense: Component, pools: Pools, device: torch.device
 ) -> tuple[Rehearsal, float]:
-    """Measure the time of one training step on a small batch, and scale it to the whole batch.
+    """Measure one training step: the untrained model with the timed batch size, and seconds for a whole batch.
 
-    The first step uses the smallest batch; it shows that shapes fit, and warms up. Later steps use more records, until
-    a step is long enough to be timed, or uses the whole batch. If a step of the whole batch is still short, several
-    steps are timed.
-
-    Returns:
-        The untrained model with the timed batch size; and the seconds of one step on the whole batch.
+    The first step shows that shapes fit, and warms up. Later ones use more records until they are long enough to be
+    timed.
     """
     whole, seconds = config.training.batch_size, 0.0
     domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
@@ -81,10 +77,9 @@ def seconds_of_training(cell: Rehearsal, steps: int = 1) -> float:
 
 
 def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
-    """Estimate the time of an attack by running it on an untrained model.
+    """Estimate the time of an attack by running it on an untrained model for at most `limit` seconds.
 
-    The attack is stopped after `limit` seconds, and its total time is extrapolated from the finished epochs. If no
-    epoch finishes within the limit, the attack starts again with fewer records per round.
+    If no epoch finishes within the limit, the attack starts again with fewer records per round.
     """
     goal, smallest = audit_goal(attack.spec), max(2, cell.cell.defense.spec.smallest_batch)
     domain = cell.seed_data.splits.domain
@@ -115,20 +110,16 @@ def _fitting(config: AuditConfig, defense: Component, pools: Pools, device: torc
             f"{defense.label} does not fit {config.model.label}: {error}; choose another --defense or --model"
         ) from None
     except TrainingDiverged:
-        if _sends_numbers(cell):
+        edge, victims = deepcopy(cell.model.edge).eval(), cell.seed_data.victims
+        with torch.no_grad():
+            sent = record_rounds(edge, victims, batch_size=cell.batch_size, seed=0)
+        if all(view.smashed.isfinite().all() for view in sent.views):
             raise
         raise UsageError(
             f"the release of {defense.label} on {config.model.label} is not finite: before any training, it has NaN or "
             "infinite numbers for random records; return finite ones"
         ) from None
     return cell
-
-
-@torch.no_grad()
-def _sends_numbers(cell: Rehearsal) -> bool:
-    """Whether an untrained model's release of random records is finite."""
-    sent = record_rounds(deepcopy(cell.model.edge).eval(), cell.seed_data.victims, batch_size=cell.batch_size, seed=0)
-    return all(bool(view.smashed.isfinite().all()) for view in sent.views)
 
 
 @contextmanager
@@ -141,16 +132,12 @@ def _blamed(config: AuditConfig, who: str, domain: Domain) -> Iterator[None]:
     except Exception as error:  # a user's own part may raise anything
         if ran_out(error):
             raise
+        words = len(getattr(domain, "vocabulary", ()))
+        ids = f"; an embedding of token ids needs {words} rows" if words and isinstance(error, IndexError) else ""
         raise UsageError(
             f"{who} on {config.model.label} fails on random {domain.records} {list(domain.shape)} "
-            f"({one_line(error, None)}){_ids(domain, error)}; mend that part, or leave it out"
+            f"({one_line(error, None)}){ids}; mend that part, or leave it out"
         ) from None
-
-
-def _ids(domain: Domain, error: Exception) -> str:
-    """The range of token ids, which an embedding of too few rows does not cover; empty for other errors."""
-    words = len(getattr(domain, "vocabulary", ()))
-    return f"; an embedding of token ids needs {words} rows" if words and isinstance(error, IndexError) else ""
 
 
 class _Enough(BaseException):
@@ -188,15 +175,9 @@ def _timed(attack: Any, given: Any, watch: _Watch) -> Timed:
         return Timed(seconds=elapsed, reason=idle)
     (first, one), (last, done) = watch.marks[0], watch.marks[-1]
     an_epoch = (last - first) / (done - one) if done > one else first / max(1, one)
-    total = max(_planned(attack), watch.total, seen)
+    planned, doublings = (getattr(attack, name, 0) for name in ("epochs", "doublings"))
+    planned = planned if isinstance(planned, int) else 0
+    if doublings and planned >= JUDGED_FROM:  # it doubles its budget while that helps: about 3/4 of the maximum
+        planned = (planned << doublings) * 3 // 4
+    total = max(planned, watch.total, seen)
     return Timed(seconds=elapsed + an_epoch * (total - max(done, seen)), epochs=total)
-
-
-def _planned(attack: object) -> int:
-    """Number of epochs that an attack plans. If it doubles its budget while that helps, about 3/4 of the maximum."""
-    epochs, doublings = getattr(attack, "epochs", None), getattr(attack, "doublings", None)
-    if not isinstance(epochs, int):
-        return 0
-    if isinstance(doublings, int) and doublings > 0 and epochs >= JUDGED_FROM:
-        return (epochs << doublings) * 3 // 4
-    return epochs

@@ -54,11 +54,7 @@ class _RecordedContext(AttackContext):
     declared: Declared  # whether the recording's data agree with its declarations
 
     def refuse(self) -> None:
-        """Raise `NotApplicable` if the attack cannot be run on this recording.
-
-        Reasons are the attack's goal, a server's loss that the attack does not know, or too few recorded passes (how
-        often all records were sent).
-        """
+        """Raise `NotApplicable` if the attack's goal, the server's loss or the recorded passes rule the attack out."""
         attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
         if self.source.several and "upper" in known_to(attack):
@@ -72,11 +68,7 @@ class _RecordedContext(AttackContext):
             )
 
     def checks(self) -> tuple[Check, ...]:
-        """A check whether the recorded data contradict what the recording declares about itself, such as its defense or
-        noise.
-
-        Empty if only a defense is declared and nothing contradicts it.
-        """
+        """A check whether the data contradict the declared defense or noise; empty if a mere defense is not refuted."""
         compared = self.declared.compared
         if (self.source.mechanism is None or self.source.left_out) and not compared.refuted:
             return ()
@@ -86,51 +78,43 @@ class _RecordedContext(AttackContext):
         return (Check(name=DECLARATION, passed=not refuted if judged else None, detail=detail, decisive=judged),)
 
     def notes(self) -> tuple[str, ...]:
-        source, measured = self.source, self.source.description.measured
+        source, described = self.source, self.source.description
+        measured, nouns, y = described.measured, source.domain.records, source.whole.truth.y
         unknown = {
             "accuracy": measured.accuracy is None,
             "epsilon (no mechanism was recorded)": source.mechanism is None,
             "costs": True,
-            f"scores of {source.domain.records} (no true {source.record} was recorded)": not len(source.truth),
+            f"scores of {nouns} (no true {source.record} was recorded)": not len(source.truth),
             f"controls (no own {source.record} was recorded)": not len(source.own),
-            "answers to queries (no lower segment was recorded)": source.description.lower is None,
+            "answers to queries (no lower segment was recorded)": described.lower is None,
         }
-        told, rounds, recorded = list[str](), len(source.views), source.description.rounds
-        if undefended(source.description.name):
-            told.append(EXEMPT)
-        if rounds < recorded:
-            which = "the last ones" if source.description.passes == 1 else "the last ones of each pass"
-            told.append(
-                f"{rounds} of {recorded} recorded rounds were attacked, {which}, because the budget has no more victims"
-            )
-        amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
-        sent = " and ".join(
-            f"{value:g} bytes {way} {_a(source.record)}" for way, value in amounts.items() if value is not None
-        )
+        told, rounds = [EXEMPT] * undefended(described.name), len(source.views)
+        if rounds < described.rounds:
+            which = "the last ones" if described.passes == 1 else "the last ones of each pass"
+            attacked = f"{rounds} of {described.rounds} recorded rounds were attacked"
+            told.append(f"{attacked}, {which}, because the budget has no more victims")
         told.append(f"not known from the recording: {', '.join(name for name, lacks in unknown.items() if lacks)}")
-        repeated = [*(["accuracy"] if measured.accuracy is not None else []), *([sent] if sent else [])]
-        if repeated:
+        amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
+        sent = [f"{value:g} bytes {way} {_a(source.record)}" for way, value in amounts.items() if value is not None]
+        if repeated := ["accuracy"] * (measured.accuracy is not None) + [" and ".join(sent)] * bool(sent):
             told.append(f"taken from the recording without a check: {', '.join(repeated)}")
-        y = source.whole.truth.y
         if measured.accuracy is not None and y.ndim == 1 and len(y.unique()) > 1:  # else no true label is known
-            most = f"{y.bincount().max().item() / len(y):.3f}"
-            told.append(
-                f"the most frequent label has a share of {most} of the {len(y)} recorded {source.domain.records}"
-            )
+            most = y.bincount().max().item() / len(y)
+            told.append(f"the most frequent label has a share of {most:.3f} of the {len(y)} recorded {nouns}")
         if measured.bytes_up is None:
             one = source.views[-1].smashed[0]
             told.append(f"a released row has {one.numel():,} numbers, {source.row_bytes:,} bytes in the recording")
-        if source.description.schema_version == 1:
-            told.append("an old recording, of schema version 1")
-            told.append("its recording.json has no checksum, so that a change of it would not show")
+        if described.schema_version == 1:
+            told += ["an old recording, of schema version 1"]
+            told += ["its recording.json has no checksum, so that a change of it would not show"]
         if doubt := self.declared.doubt(self.attack.mounting.passes):
             told.append(doubt)
         elif self.declared.unsent:
             told.append(f"not sent again through the recorded lower segment: {self.declared.unsent}")
         if source.mechanism is not None and self.certificate is not None:
             compared = self.declared.compared
-            refuted = "what the recording declares is refuted by its own data"
-            told.append(f"{refuted if compared.refuted else _DECLARED}; {compared.sentence}")
+            said = "what the recording declares is refuted by its own data" if compared.refuted else _DECLARED
+            told.append(f"{said}; {compared.sentence}")
             if self.declared.own:
                 told.append("privkit wrote this recording of a run; nothing proves that its files are unchanged")
             told += uncovered(self.certificate, source.mechanism.lower_model, known_to(self.attack))
@@ -146,12 +130,10 @@ class _RecordedContext(AttackContext):
             "upper": "upper" in wanted and source.description.upper is None,
         }
         what = " and ".join(name for name, lacks in absent.items() if lacks)
-        lacks, data, nouns = what and f"; the recording lacks {what}", self.seed_data, source.domain.records
+        lacks, data = what and f"; the recording lacks {what}", self.seed_data
         if "auxiliary" in wanted and data.dropped and len(data.auxiliary) < 4 * self.round_size:
-            lacks += (
-                f"; {data.dropped} own {nouns} were left out, since they are also the attacked ones: record "
-                f"others as own"
-            )
+            left = f"{data.dropped} own {source.domain.records} were left out"
+            lacks += f"; {left}, since they are also the attacked ones: record others as own"
         return lacks
 
     def rounds(self) -> Transcript:
@@ -162,16 +144,15 @@ class _RecordedContext(AttackContext):
         for number, (view, members) in enumerate(zip(views, self.source.members.split(size), strict=True)):
             if bool((members < 0).any()):
                 raise NotApplicable("the label of some rows is not known, since truth.members has -1; record all")
-            labels = self.source.labels[members.flatten()]
-            seats = torch.arange(size).unsqueeze(1)
-            returned = View(round=number, smashed=view.smashed, cut_gradient=view.cut_gradient)
             cut = cuts[number : number + 1]  # the second cut of a U-shape's one client
-            second = tuple(moved_view(one, lambda value: value.to(self.device).clone()) for one in cut)
-            transcript.rounds.append(
-                RecordedRound(
-                    view=replace(view, messages=1), received=(returned,), members=seats, labels=labels, returned=second
-                )
+            one = RecordedRound(
+                view=replace(view, messages=1),
+                received=(View(round=number, smashed=view.smashed, cut_gradient=view.cut_gradient),),
+                members=torch.arange(size).unsqueeze(1),
+                labels=self.source.labels[members.flatten()],
+                returned=tuple(moved_view(one, lambda value: value.to(self.device).clone()) for one in cut),
             )
+            transcript.rounds.append(one)
         return transcript
 
     def keeps_labels(self) -> bool:
@@ -184,13 +165,11 @@ class _RecordedContext(AttackContext):
     @cached_property
     def _lower(self) -> nn.Module | None:
         """The clients' part: `Clients` if the defense is known to privkit, otherwise the user's module."""
-        lower = self.source.lower()
-        if lower is None:
+        if (lower := self.source.lower()) is None:
             return None
-        lower = defended(lower, self.source, self.config.protocol.spec, derive(self.cell.seed, "frozen block"))
-        lower = lower.to(self.device)
-        _must_fit(lower, self.source, self.device)
-        return lower
+        edge = defended(lower, self.source, self.config.protocol.spec, derive(self.cell.seed, "frozen block"))
+        _must_fit(edge.to(self.device), self.source, self.device)
+        return edge
 
     def lower(self) -> nn.Module | None:
         return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower
@@ -226,10 +205,7 @@ class _RecordedContext(AttackContext):
 
 
 def recorded_context(start: AttackContext) -> _RecordedContext:
-    """What an attack on a recording gets, for one cell (one defense, attack and seed).
-
-    It also holds an unfinished result, with all fields that do not depend on the attack's outcome.
-    """
+    """The context of one cell on a recording, with the result's fields that do not depend on the attack's outcome."""
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
     device, passes = start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes

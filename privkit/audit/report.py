@@ -1,4 +1,4 @@
-"""The report of a run folder: reads the stored results and passes them to `privkit.reports`."""
+"""What is written of a finished run: its report, its evidence, and its place among the registered results."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from privkit.attacks.scores.leak import pooled_auc, roc_points
+from privkit.errors import DamagedFile, UsageError
 from privkit.files.arrays import read_arrays
-from privkit.files.paths import inside, root
+from privkit.files.paths import inside, read_bytes, root
 from privkit.files.sealed import checked_bytes, digest
-from privkit.files.storage import make_folder, write_bytes, writing
+from privkit.files.storage import make_folder, write_bytes, write_record, writing
 from privkit.parts.threats import threats_of
-from privkit.reports import gallery, page
+from privkit.reports import evidence_schema, gallery, page
 from privkit.reports.charts import Told
+from privkit.reports.evidence import evidence
 from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
 from privkit.reports.page import Write
+from privkit.reports.registry import Entry, Place, entries, place, place_differences, read_registry, settings
 from privkit.reports.schema import Manifest, Row
+from privkit.reports.strongest import counted
 from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import Verdict
-from privkit.run.records import PICTURES, SCORES, STRIP, finished_rows, stored_gates, verdict_of, write_verdict
+from privkit.run import records
+from privkit.run.verify import examine
 from privkit.settings.table import FLAGS
-from privkit.shared.measures import records_called
+from privkit.shared.measures import KINDS
+from privkit.shared.own_records import hold_attacked
 
 _OF_THE_RUN = {
     **{setting.flag: setting.kind is bool for setting in FLAGS if not setting.of_cell},
     **{"--vary": False, "--junit": False, "--annotations": False, "--json": True, "--quiet": True},
 }
-"""Flags that each cell has of its own, or that say how the whole run is done and shown -> whether the flag has no
-value."""
+"""Flags of each cell, or on how the whole run is done and shown -> whether the flag has no value."""
 
 
 def build(
@@ -38,21 +43,13 @@ def build(
 ) -> Path:
     """Write a run's report (RUN/report) and verdict (RUN/verdict.json); return the path of the report's page.
 
-    Args:
-        rows: the results in the order to show; None for all results in `results.jsonl`.
-        gates: the user's pass/fail conditions; None for the conditions of the last command on this run.
-        pictures: whether the page shows the first private records and their guesses. If not, RUN/report shows no
-            record, but RUN/cells still holds them.
-
-    Raises:
-        RunFolderError: if `run` is not a run folder.
-        UnfinishedRun: if no result of the run is finished.
-        DamagedFile: if a file of the folder is damaged.
+    `rows` and `gates` are by default those of `results.jsonl` and of the last command. Without `pictures`, RUN/report
+    shows no private record, but RUN/cells still holds them.
     """
     run = root(run)
-    manifest, stored = finished_rows(run)
+    manifest, stored = records.finished_rows(run)
     rows = stored if rows is None else rows
-    verdict = verdict_of(manifest, rows, stored_gates(run, manifest) if gates is None else gates)
+    verdict = records.verdict_of(manifest, rows, records.stored_gates(run, manifest) if gates is None else gates)
     files: dict[str, str] = {}
 
     def write(path: Path, data: bytes) -> None:
@@ -60,7 +57,7 @@ def build(
         files[path.relative_to(run).as_posix()] = digest(data)
 
     written = _rendered(run, rows, manifest, verdict, write, pictures)
-    write_verdict(run, verdict.model_copy(update={"files": files}))
+    records.write_verdict(run, verdict.model_copy(update={"files": files}))
     return written
 
 
@@ -71,12 +68,13 @@ def _rendered(
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
-    shown = rows if with_pictures else []
-    pictures = {row.cell: found for row in shown if (found := _pictures(homes[row.cell], row))}
+    images, shown = {kind.noun for kind in KINDS.values() if kind.pictures}, rows if with_pictures else []
+    pictures = {row.cell: one for row in shown if row.records in images and (one := _pictures(homes[row.cell], row))}
+    texts = {row.cell: some for row in shown if row.records not in images and (some := _texts(homes[row.cell], row))}
     if not with_pictures:
         (run / "report" / "figures" / page.STRIPS).unlink(missing_ok=True)  # strips of an earlier report
     for cell, found in pictures.items():
-        write(homes[cell] / STRIP, gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
+        write(homes[cell] / records.STRIP, gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
     report = page.Report(
         rows=rows,
         summaries=over_seeds(rows),
@@ -84,7 +82,7 @@ def _rendered(
         manifest=manifest,
         verdict=verdict,
         pictures=pictures,
-        texts={row.cell: lines for row in shown if (lines := _texts(homes[row.cell], row))},
+        texts=texts,
         left_out=not with_pictures,
         told={row.cell: scores for row in rows if (scores := _told(homes[row.cell], row))},
         commands={row.cell: command for row in rows if (command := cell_command(manifest.argv, row))},
@@ -94,32 +92,23 @@ def _rendered(
 
 def _pictures(cell: Path, row: Row) -> Pictures | None:
     """The pictures of a result; None if it has none. Runs of earlier versions of privkit hold no constant guesses."""
-    if not _pictured(row):
-        return None
     floors = {f"floor_{name}": ("u", 4) for name in row.floors}
-    arrays = _arrays(cell / PICTURES, row, {"truth": ("u", 4), "guess": ("u", 4)}, floors)
+    arrays = _arrays(cell / records.PICTURES, row, {"truth": ("u", 4), "guess": ("u", 4)}, floors)
     if arrays is None:
         return None
     shown = {name.removeprefix("floor_"): arrays[name] for name in floors if name in arrays}
     return Pictures(truth=arrays["truth"], guess=arrays["guess"], floors=shown)
 
 
-def _pictured(row: Row) -> bool:
-    kind = records_called(row.records)
-    return kind is not None and kind.pictures
-
-
 def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
     """Pairs of texts: the first attacked records of a result, if they are no images, and their guesses."""
-    if _pictured(row):
-        return []
-    arrays = _arrays(cell / PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}
+    arrays = _arrays(cell / records.PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}
     return [(str(truth), str(guess)) for truth, guess in zip(arrays["truth"], arrays["guess"], strict=True)]
 
 
 def _told(cell: Path, row: Row) -> Told | None:
     """The stored scores of a result in the form of its figure; None if it has none."""
-    arrays = _arrays(cell / SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})
+    arrays = _arrays(cell / records.SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})
     if arrays is None:
         return None
     values, positive = arrays["values"], arrays["positive"]
@@ -140,23 +129,7 @@ def _arrays(
 
 
 def cell_command(argv: Sequence[str], row: Row) -> str:
-    """The command line that computes one result of a run alone, with its undefended baseline; empty if the run was
-    started from Python.
-
-    Args:
-        argv: the command line that started the run.
-        row: the result.
-
-    >>> from privkit.reports.schema import Row
-    >>> shared = dict(status="done", dataset="d", model="m", protocol="sl", partition="iid", auxiliary="disjoint")
-    >>> row = Row(cell="c", defense="mixup", attack="sdar", seed=1, attacked="private", batch_size=5, **shared)
-    >>> cell_command(["bin/privkit", "audit", "--seed", "0", "--seed=1", "--budget", "smoke", "--quiet"], row)
-    'privkit audit --budget smoke --defense mixup --attack sdar --seed 1'
-    >>> cell_command(["privkit", "audit", "--grid=grid.toml", "--workers", "2"], row)
-    'privkit audit --dataset d --model m --config=grid.toml --defense mixup --attack sdar --seed 1'
-    >>> cell_command(["privkit", "audit", "--recorded", "their", "--attack", "all"], row)
-    'privkit audit --recorded their --attack sdar --seed 1'
-    """
+    """The command line that computes one result alone, with its baseline; empty for a run from Python."""
     if len(argv) < 2 or argv[1] not in ("audit", "frontier") or Path(argv[0]).name not in ("privkit", "__main__.py"):
         return ""
     kept, words = [], iter(argv[2:])
@@ -171,3 +144,61 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
     recorded = any(word.partition("=")[0] == "--recorded" for word in argv)  # which brings its defense
     defense = () if recorded else ("--defense", row.defense)
     return shlex.join(["privkit", "audit", *kept, *defense, "--attack", row.attack, "--seed", str(row.seed)])
+
+
+def write_evidence(run: Path) -> evidence_schema.Evidence:
+    """Summarize a finished audit for security reviews: write RUN/evidence.json and RUN/evidence.html.
+
+    The same run folder always gives the same bytes. A damaged or missing file raises `DamagedFile`, a run without
+    results `UnfinishedRun`.
+    """
+    home = root(run)
+    faults = [fault for fault in examine(run).faults if fault[0] not in (records.EVIDENCE, records.EVIDENCE_PAGE)]
+    if faults:
+        raise DamagedFile(
+            f"{run} is not whole, so there is no evidence: {': '.join(faults[0])}"
+            f"{f'; privkit verify {run} names all {len(faults)} faults' if len(faults) > 1 else ''}"
+        )
+    manifest, rows = records.finished_rows(run)
+    rows = [counted(row) for row in rows]
+    names = ["manifest.json", "results.jsonl", records.VERDICT, *(f"cells/{row.cell}/result.json" for row in rows)]
+    digests = {name: digest(read_bytes(home / name)) for name in names}
+    made = evidence(rows, threats_of(rows), manifest, records.last_verdict(run), digests)
+    fields = made.model_dump_json()
+    text = evidence_schema.page(evidence_schema.Evidence.model_validate_json(fields)).encode()
+    write_bytes(home / records.EVIDENCE_PAGE, text)
+    write_record(
+        home / records.EVIDENCE, {**made.model_dump(mode="json"), "files": {records.EVIDENCE_PAGE: digest(text)}}
+    )
+    return made
+
+
+def entries_of(rows: Sequence[Row]) -> list[Entry]:
+    """The results of a run for each defended setting and adversary, seed by seed."""
+    seeds = dict.fromkeys(row.seed for row in rows)
+    each = [[counted(row) for row in rows if row.seed == seed] for seed in seeds]
+    return [found for own in each for found in entries(own, threats_of(own))]
+
+
+def placed(run: Path) -> tuple[list[Place], list[str]]:
+    """Rank a run's defenses among privkit's registered results: a rank for each defense setting and adversary; and a
+    sentence for each respect in which this run differs from the registered ones.
+    """
+    _, rows = records.finished_rows(run)
+    if any(hold_attacked(row.auxiliary, row.attacked) for row in rows):
+        raise UsageError(
+            f"in {run} the adversary holds the attacked records among its own, but the registry has no such run; "
+            f"audit with --auxiliary disjoint"
+        )
+    own, registered = settings(entries_of(rows)), settings(read_registry())
+    if not own:
+        if all(row.accuracy is None for row in rows):
+            raise UsageError(f"{run} has no accuracy, which a place needs; record one: save(accuracy=...)")
+        raise UsageError(f"{run} has no defense whose records were attacked; audit one with --attack auto")
+    if not (places := place(own, registered, rows)):
+        mine, had = (
+            ", ".join(sorted({f"{one.dataset} with {one.victims} attacked records" for one in found}))
+            for found in (own, registered)
+        )
+        raise UsageError(f"nothing comparable to {run} is registered: it attacks {mine}, the registry {had}")
+    return places, place_differences(places, registered)

@@ -123,7 +123,7 @@ def run_audit(
         workers: the number of local processes that share the work, the threads and the devices; None lets `shared_out`
             choose. With an engine, the number of results that are submitted at once; 1 means no limit.
         engine: where results are computed, as a name in `privkit.run.engines.ENGINES`; None for this machine.
-        **settings: keys of `privkit.settings.resolve.KEYS`; and `trust`, the modules from which a recording may build
+        **settings: keys of `privkit.settings.table.KEYS`; and `trust`, the modules from which a recording may build
             its networks.
 
     Raises:
@@ -172,10 +172,7 @@ def plan_audit(
     engine: str | None = None,
     **settings: Any,
 ) -> Path:
-    """Check the settings of an audit and create its run folder, without computing results.
-
-    `run_audit` then computes the results in this folder; its arguments and errors are the same.
-    """
+    """Check the settings of an audit and create its run folder, in which `run_audit` then computes the results."""
     with _led(_given(config, settings), out, None, again, workers, engine) as (leader, _):
         return leader.ledger.path
 
@@ -197,10 +194,7 @@ def _led(
     workers: int | None,
     engine: str | None,
 ) -> Iterator[tuple[Leader, int]]:
-    """Context manager that opens a run; yields its leader (which plans and collects results) and the number of workers.
-
-    At entry the run folder is created or repaired, the plan is written, and the data are checked.
-    """
+    """Open a run: yields its leader and the number of workers, after folder, plan and data are checked."""
     use_own_caches()  # before anything that may compile
     keep_freed_memory()
     check_batches(config)
@@ -227,11 +221,11 @@ def _led(
 
 
 def shared_out(config: AuditConfig, device: torch.device, workers: int | None, engine: str | None) -> tuple[int, int]:
-    """Choose the number of worker processes of a run, and the number of CPU threads of each.
+    """The number of worker processes of a run, and of CPU threads of each.
 
     If `workers` is None, there are as many processes as results, up to the number of CPUs, since small models gain
-    little from a second thread. But a single process is used on a GPU, under torchrun, with an explicit number of
-    threads, or if a user's own code runs, which may need a terminal.
+    little from a second thread; but one on a GPU, under torchrun, with an explicit number of threads, or for a user's
+    own code.
     """
     threads = config.threads or default_threads()
     if workers is None:
@@ -248,9 +242,7 @@ def check_workers(config: AuditConfig, workers: int) -> None:
     if ":" in config.device:
         raise UsageError(f"workers share all GPUs, got --device {config.device}; use --device cuda")
     if not config.settings:
-        raise UsageError(
-            "workers read the settings of a run; make the configuration with privkit.settings.resolve.resolve"
-        )
+        raise UsageError("workers read a run's settings; make the configuration with privkit.settings.resolve.resolve")
 
 
 def default_folder(config: AuditConfig) -> Path:

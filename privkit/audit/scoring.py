@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, normalize
 
+from privkit.attacks.goals import reconstruct
 from privkit.attacks.scores.image import Values
 from privkit.attacks.scores.nearest import found
+from privkit.domains.domain import Domain
 from privkit.errors import DataError, Misbehaved
+from privkit.metrics.perception import Perception
 from privkit.reports.schema import Metric, Metrics
 from privkit.reports.seed_intervals import over_records
 from privkit.shared.interval import clopper_pearson
 from privkit.shared.measures import IDENTIFIED, OF_RECORDS, UNBOUNDED, measure
 from privkit.shared.seeds import derive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from privkit.domains.domain import Domain
-    from privkit.metrics.perception import Perception
 
 FEW = 20  # records below which a row says that its intervals may be too narrow
 
@@ -39,10 +38,9 @@ Scores = dict[str, Values]
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
-    """Raise `Misbehaved` if an attack's N guesses, [N, *domain.shape], are not valid records of the domain (images,
-    tokens or tables of a given shape).
+    """Raise `Misbehaved` if an attack's N guesses, [N, *domain.shape], are not valid records of the domain.
 
-    Guesses on a wrong scale, such as pixels in 0..255, would otherwise look like a failed attack.
+    Guesses on a wrong scale would otherwise look like a failed attack.
 
     >>> import torch
     >>> from privkit.domains.images.domain import Images
@@ -50,10 +48,10 @@ def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
     Traceback (most recent call last):
     privkit.errors.Misbehaved: the guesses of mine must lie in [0, 1], got 255 to 255; divide those in 0..255 by 255
     """
-    if not len(guess) or guess.is_complex() or not bool(guess.isfinite().all()):
-        if len(guess):
-            raise Misbehaved(f"the guesses of {attack} are not finite, real numbers; return numbers in range")
+    if not len(guess):
         return
+    if guess.is_complex() or not bool(guess.isfinite().all()):
+        raise Misbehaved(f"the guesses of {attack} are not finite, real numbers; return numbers in range")
     if domain.name == "images":
         low, high = guess.min().item(), guess.max().item()
         if not guess.is_floating_point():
@@ -76,19 +74,10 @@ def scored(
     perception: Perception | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Scores]:
-    """Score an attack's N guesses against the N attacked records, as they are ("unaligned") and after matching
-    ("matched").
+    """Score N guesses against the N attacked records: alignment -> metric -> one value per record.
 
-    Matching assigns the guesses of each round to its records in the best way, which undoes a wrong order.
-
-    Args:
-        truth: the attacked records, [N, ...], shaped like `guess`.
-        batch_size: number of records in a round, within which guesses are matched.
-        perception: feature networks, which add perceptual metrics; None for none.
-        labels: labels of the attacked records, needed if a feature network is a classifier.
-
-    Returns:
-        Alignment ("unaligned" or "matched") -> metric -> one value per record.
+    They are scored as they are ("unaligned"), and after the guesses of each round of `batch_size` records were assigned
+    to its records in the best way ("matched"), which undoes a wrong order. A classifier in `perception` needs `labels`.
     """
     told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
     if domain.name != "images":
@@ -96,10 +85,6 @@ def scored(
         if domain.kind.measures[0].higher_is_closer is not None:
             found["matched"] = domain.scores(truth, guess[assigned(domain, truth, guess, batch_size)])
         return found
-    import torch
-
-    from privkit.attacks.goals import reconstruct
-
     values = reconstruct.score(truth, guess, batch_size)
     if perception is not None and perception.labels:
         order = reconstruct.match(truth.cpu().numpy(), guess.cpu().numpy(), batch_size)
@@ -110,15 +95,10 @@ def scored(
 
 
 def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> NDArray[np.int64]:
-    """Assign the guesses of each round to its records in the best way; return the number of each record's guess, int64
-    [N].
+    """The number of each record's guess, int64 [N], after the best assignment in each round.
 
-    The assignment minimizes the total distance in the first metric for the kind of data (images, tokens or tables). It
-    uses the true records, so scores after it are an upper bound on the attack's success.
-
-    Args:
-        truth: the N attacked records.
-        batch_size: number of records in a round.
+    It minimizes the total distance in the domain's first metric. It uses the true records, so scores after it are an
+    upper bound on the attack's success.
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
     """
@@ -130,18 +110,9 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
 
 
 def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
-    """Baseline for matched guesses: how close random records of the adversary are to the N attacked records after
-    matching, [N].
+    """How close random records of the adversary are to the N attacked ones after matching, [N], by the first metric.
 
-    Closeness is measured by the first metric for the kind of data (images, tokens or tables). Matching assigns the
-    random records of a round to its attacked records in the best way. By chance, a small record resembles some record
-    of a round, so even unrelated records look like good guesses after matching.
-
-    Args:
-        truth: the attacked records, [N, *shape].
-        own: the adversary's M ≥ 1 own records, [M, *shape].
-        batch_size: number of records in a round.
-        seed: seed for the choice of random records.
+    By chance, a small record resembles some record of a round, so even unrelated records look like good guesses then.
     """
     places = np.random.default_rng(derive(seed, "matched own")).integers(0, len(own), len(truth))
     drawn = own[places.tolist()].to(truth.device)
@@ -161,12 +132,9 @@ def unidentified(domain: Domain, truth: Tensor) -> str:
 
 
 def repeated(domain: Domain, truth: Tensor) -> str:
-    """A sentence that says how many attacked records equal, or nearly equal, another attacked record; empty if none
-    does.
+    """A sentence if some attacked records equal, or nearly equal, another one, by less than 1/100 of the mean distance.
 
-    No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k. Two
-    images are nearly equal if their distance is below a hundredth of the mean distance; a good guess of one may then be
-    taken for the other.
+    No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k.
     """
     times = Counter(record.tobytes() for record in truth.cpu().numpy()).values()
     count, most = sum(number for number in times if number > 1), len(times) / max(1, len(truth))
@@ -180,12 +148,9 @@ def repeated(domain: Domain, truth: Tensor) -> str:
         apart = domain.distances(truth[part], truth)
         apart[np.arange(len(apart)), np.arange(len(truth))[part]] = np.inf
         near += int((apart.min(1) < _NEAR * usual).sum())
-    return (
-        f"{near} of {len(truth)} attacked {domain.records} nearly equal another one: a guess that shows one may be "
-        "nearer to the other, so identified records are fewer than recovered ones"
-        if near
-        else ""
-    )
+    told = f"{near} of {len(truth)} attacked {domain.records} nearly equal another one"
+    why = "a guess that shows one may be nearer to the other, so identified records are fewer than recovered ones"
+    return f"{told}: {why}" if near else ""
 
 
 def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:
@@ -199,58 +164,34 @@ def _chunks(records: int) -> list[slice]:
 
 
 def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
-    """Whether each of N guesses correlates most with its own image among all images: probabilities [N] (below 1 for
-    ties).
+    """Probability [N] that each of N guesses correlates most with its own image among all images (below 1 for ties).
 
     Unlike a distance, a correlation also recognizes a pale or inverted guess. All guesses are compared with the same
-    sign, the sign that identifies more images.
-
-    Args:
-        truth: the attacked images, [N, C, H, W].
-        guess: the guesses, [N, C, H, W].
-        middle: a public mean image, [C, H, W], which is subtracted from images and guesses first.
+    sign, the sign that identifies more images. `middle` is a public mean image, [C, H, W], which is subtracted first.
 
     >>> import torch
     >>> images = torch.eye(4).view(4, 1, 2, 2)
     >>> identified_by_pattern(images, 0.5 - 0.01 * images, images.mean(0)).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    from torch.nn.functional import normalize
-
     a, b = (normalize((images.double() - middle).flatten(1), dim=1) for images in (truth, guess))
     alike, rows = (b @ a.T).cpu().numpy(), np.arange(len(truth))
     return max((found(sign * alike, rows) for sign in (-1, 1)), key=lambda chances: float(chances.sum()))
 
 
 def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
-    """Whether each of N guesses, mirrored, rotated or shifted, correlates most with its own image: probabilities [N].
+    """Probability [N] that each of N guesses, mirrored, rotated or shifted, correlates most with its own image.
 
-    Each guess is compared with each image in the position in which they are most alike. The positions are the
-    symmetries of a square (or rectangle) and shifts by at most three pixels. Images of more than 32 pixels per side are
-    first shrunk. Unlike in `identified_by_pattern`, inverted guesses are not recognized.
-
-    Args:
-        truth: the attacked images, [N, C, H, W].
-        guess: the guesses, [N, C, H, W].
-        middle: a public mean image, [C, H, W], which is subtracted first.
-
-    >>> import torch
-    >>> images = torch.rand(9, 1, 12, 12, generator=torch.Generator().manual_seed(0))
-    >>> float(identified_when_moved(images, images.roll(2, 3), images.mean(0)).mean())
-    1.0
+    Each guess is compared with each image in the position in which they are most alike: the symmetries of a square (or
+    rectangle) and shifts by at most three pixels, after images of more than 32 pixels per side are shrunk.
     """
-    from torch.nn.functional import adaptive_avg_pool2d, normalize
-
     if max(truth.shape[2:]) > _SHRUNK:
         truth, guess, middle = (adaptive_avg_pool2d(images, _SHRUNK) for images in (truth, guess, middle))
     turns = range(4) if truth.shape[2] == truth.shape[3] else (0, 2)
     flat = [guess.rot90(turn, (2, 3)) for turn in turns]
     by = range(-_MOVED, _MOVED + 1)
-    placed = [
-        *flat,
-        *(one.flip(3) for one in flat),
-        *(guess.roll((down, right), (2, 3)) for down in by for right in by),
-    ]
+    moved = [guess.roll((down, right), (2, 3)) for down in by for right in by]
+    placed = [*flat, *(one.flip(3) for one in flat), *moved]
     a = normalize((truth - middle).flatten(1), dim=1).T
     alike = a.new_full((len(guess), len(truth)), -1.0)
     for one in placed:
@@ -259,11 +200,9 @@ def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
 
 
 def share(chances: Values) -> Metric:
-    """The share of identified records, in [0, 1], with its binomial interval.
+    """The share of identified records, with its binomial interval, from the probability of each, [N].
 
-    Args:
-        chances: for each record the probability that its guess identifies it: 1, 0, or a fraction for a tie (1/2 for
-            two records). The interval rounds their sum outwards.
+    A tie of two records counts 1/2 for each; the interval rounds the sum outwards.
 
     >>> found = share(np.array([1.0, 0.5, 0.0, 0.0]))
     >>> found.value, round(found.low, 3), round(found.high, 3)
@@ -276,12 +215,7 @@ def share(chances: Values) -> Metric:
 def mean_over(
     values: Values, *, higher_is_closer: bool, within: tuple[float, float] = UNBOUNDED, confidence: float = 0.95
 ) -> Metric:
-    """Mean of a metric over records, with its interval (`over_records`) and the value of the closest guess.
-
-    Args:
-        values: the metric's values for N ≥ 1 records, [N].
-        within: the range (low, high) of the values.
-        confidence: confidence of the interval, in (0, 1).
+    """Mean of N ≥ 1 values [N] with its interval (`over_records`), and the value of the closest guess.
 
     >>> found = mean_over(np.array([0.5, 0.7]), higher_is_closer=True, within=(0.0, 1.0))
     >>> round(found.low, 2), found.worst
@@ -293,19 +227,12 @@ def mean_over(
 
 
 def few(records: int) -> tuple[str, ...]:
-    """A warning if few records were attacked; empty otherwise.
-
-    With few records, intervals cover the mean of skewed values less often than their confidence says.
-
-    >>> few(50), few(5)[0][:38]
-    ((), 'the intervals rest on 5 attacked recor')
-    """
-    if records >= FEW:
-        return ()
-    return (
+    """A warning if few records were attacked: intervals cover the mean of skewed values less often than they say."""
+    told = (
         f"the intervals rest on {records} attacked records: if an attack recovers a few of them far better than the "
-        f"others, they contain the mean in fewer than 8 of 10 cases; attack {FEW} or more by --budget …:victims=…",
+        f"others, they contain the mean in fewer than 8 of 10 cases; attack {FEW} or more by --budget …:victims=…"
     )
+    return (told,) if records < FEW else ()
 
 
 def summarise(scores: Mapping[str, Scores], perception: Perception | None = None) -> dict[str, Metrics]:
@@ -323,26 +250,15 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """How much closer an attack's guesses are to the records than constant guesses (the mean image, for example).
+    """Mean difference by which guesses are closer than each constant guess, for each metric; positive if they are
+    closer.
 
-    Returns, for each constant guess and metric, the mean difference, positive if the attack is closer. Intervals have
-    99 % confidence, since a run makes many comparisons: for every attack, seed and budget.
-
-    Args:
-        guesses: name of a constant guess -> its scores for the same records.
-        scores: the attack's scores, metric -> one value per record.
-        closer: metric -> whether higher values are closer.
-
-    >>> guess = {"mean_image": {"mse": np.array([0.5, 0.25])}}
-    >>> ahead({"mse": np.array([0.25, 0.125])}, guess, directions())["mean_image"]["mse"].value
-    0.1875
+    Intervals have 99 % confidence, since a run makes many comparisons: for every attack, seed and budget.
     """
     return {
         guess: {
-            name: mean_over(
-                (values - own[name]) * (1 if closer[name] else -1), higher_is_closer=True, confidence=CLOSER
-            )
-            for name, values in scores.items()
+            name: mean_over((ours - own[name]) * (1 if closer[name] else -1), higher_is_closer=True, confidence=CLOSER)
+            for name, ours in scores.items()
             if measure(name).compared
         }
         for guess, own in guesses.items()

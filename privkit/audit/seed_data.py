@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -33,8 +32,8 @@ from privkit.torch_utils.clock import clock
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SeedRecords:
-    """The records of one seed: which client holds them, and which are attacked."""
+class SeedData:
+    """Everything that all defenses and attacks with one seed share."""
 
     splits: Splits  # private, auxiliary and test records, on the device
     shares: ClientPartition  # the private records of each client
@@ -44,15 +43,10 @@ class _SeedRecords:
     hashes: dict[str, str]  # part -> SHA-256 of its records
     warnings: tuple[str, ...] = ()  # one sentence each on images that look clipped, and on left-out records
     labeled: bool = True  # whether the adversary's records have labels; a recording may lack them
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeedData(_SeedRecords):
-    """Everything that all defenses and attacks with one seed share."""
-
-    guesses: dict[str, dict[str, Scores]]  # scores of the constant guesses, record by record, as `scored` gives them
-    floors: dict[str, dict[str, Metrics]]  # metrics of the constant guesses
-    perception: Perception  # networks and metrics that score reconstructions, beside pixels
+    # what `prepare` adds: scores of the constant guesses, record by record, as `scored` gives them, and their metrics
+    guesses: dict[str, dict[str, Scores]] = field(default_factory=dict)
+    floors: dict[str, dict[str, Metrics]] = field(default_factory=dict)
+    perception: Perception = field(default_factory=Perception)  # networks and metrics beside pixels
     memory: Memory = field(default_factory=Memory)  # what attacks learned from the auxiliary records
 
     @property
@@ -91,7 +85,7 @@ class SeedData(_SeedRecords):
         return parts | own | ({"victim_labels": len(self.victims.y.unique(dim=0))} if unmet else {})
 
 
-def read_records(config: AuditConfig, seed: int, device: torch.device) -> _SeedRecords:
+def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedData:
     """Open the data, split them, and choose the attacked records and the adversary's auxiliary records."""
     if config.recording is not None:
         return _recorded(config.recording, device)
@@ -101,33 +95,26 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> _SeedR
     if config.training.fraction < 1:
         kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
         cpu = replace(cpu, private=cpu.private[kept])
-        sizes = {name: len(part) for name, part in cpu.parts.items() if name != "validation"}
-        _check_sizes(config, cpu.domain.records, **sizes)
     splits = Splits(**{name: part.to(device) for name, part in cpu.parts.items()}, classes=cpu.classes)
     protocol = config.protocol.spec
     shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
     victims = _victims(config, splits, shares)
     auxiliary, dropped, left = _auxiliary(config, splits, victims, pools, other, seed)
-    if dropped:
-        sizes = {"private": len(splits.private), "auxiliary": len(auxiliary), "test": len(splits.test)}
-        _check_sizes(config, splits.domain.records, **sizes)
+    sizes = {"private": len(splits.private), "auxiliary": len(auxiliary), "test": len(splits.test)}
+    _check_sizes(config, splits.domain.records, **sizes)  # of what a fraction and the other records leave
     hashes = splits.hashes()
     others = config.auxiliary not in OF_THE_DATASET
     if others or config.auxiliary == "candidates" or len(auxiliary) + dropped > len(splits.auxiliary):
         hashes[config.auxiliary if others else "auxiliary"] = auxiliary.sha256()
-    return _SeedRecords(
+    return SeedData(
         splits=splits,
         shares=shares,
         victims=victims,
         auxiliary=auxiliary,
         dropped=dropped,
         hashes=hashes,
-        warnings=_warnings((*pools.notes, splits.domain.warning(splits.private.x), left), len(victims)),
+        warnings=(*filter(None, (*pools.notes, splits.domain.warning(splits.private.x), left)), *few(len(victims))),
     )
-
-
-def _warnings(notes: Iterable[str], victims: int) -> tuple[str, ...]:
-    return (*filter(None, notes), *few(victims))
 
 
 def _wished(config: AuditConfig) -> dict[str, int]:
@@ -136,13 +123,7 @@ def _wished(config: AuditConfig) -> dict[str, int]:
 
 
 def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> SeedData:
-    """Prepare what all defenses and attacks of one seed share: the data splits, the attacked records and the baseline
-    guesses.
-
-    Raises:
-        UsageError: if a part of the data is too small for the batch size.
-        DataError: if files are missing, damaged or too few.
-    """
+    """Prepare what all defenses and attacks of one seed share: data, attacked records and baseline guesses."""
     records = read_records(config, seed, device)
     splits, victims = records.splits, records.victims
     batch = config.protocol.spec.active * config.training.batch_size
@@ -157,8 +138,9 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     }
     uncounted = unidentified(splits.domain, victims.x) or repeated(splits.domain, victims.x)
     remarks = (uncounted, missing or _without(records.auxiliary, victims))
-    return SeedData(
-        **{**vars(records), "warnings": (*records.warnings, *filter(None, remarks))},
+    return replace(
+        records,
+        warnings=(*records.warnings, *filter(None, remarks)),
         guesses=guesses,
         floors=chances({name: summarise(scores, perception) for name, scores in guesses.items()}, victims),
         perception=perception,
@@ -167,18 +149,14 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
 
 
 def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Tensor]:
-    """Baseline guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked
-    records.
+    """Guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked records.
 
-    Constant guesses come first; if the adversary has no own records, these are only mid-grey images. The class mean is
-    a guess that knows each record's true label. It is the mean of the adversary's own records with this label (for
-    tokens and categories the most frequent value), or of all own records if none has this label.
-
-    Args:
-        classes: whether the adversary's own records and the attacked records have labels of the same classes.
+    Without own records, these are only mid-grey images. With `classes`, the class mean follows, which knows each true
+    label: the mean of own records with this label (for tokens and categories the most frequent value), if there are
+    any.
     """
-    domain, count = victims.domain, len(victims)
-    if not count:
+    domain = victims.domain
+    if not len(victims):
         return {}
     constant = domain.guesses(own.x) if len(own) else domain.guesses(domain.zeros(1))
     found = {
@@ -217,13 +195,10 @@ def _without(own: Batch, victims: Batch) -> str:
 
 
 def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
-    """Replace the upper limits of the share of identified records, for baseline guesses that do not use the release.
+    """Replace the upper limits of the share of identified records, in place, for guesses that do not use the release.
 
     The new limits hold for any such guess: of N records, a constant guess identifies one on average, and a guess for
     each class identifies one per class, since ties are broken at random.
-
-    Args:
-        floors: baseline guess -> alignment -> metric; it is changed in place and returned.
     """
     for name, found in floors.items():
         if (own := found["unaligned"].get(IDENTIFIED.name)) is not None:
@@ -234,21 +209,21 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
     return floors
 
 
-def _recorded(recording: Recording, device: torch.device) -> _SeedRecords:
+def _recorded(recording: Recording, device: torch.device) -> SeedData:
     """The known true images of a recording, and the adversary's own images without them; other parts are empty."""
     own = without(recording.own, recording.whole.truth)  # a budget attacks the last rounds; the others are private, too
     left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
     nobody = ClientPartition(rows=torch.zeros(1, 1, dtype=torch.int64), sizes=torch.ones(1, dtype=torch.int64))
     empty, clipped = none.to(device), recording.domain.warning(recording.truth.x)
-    return _SeedRecords(
+    return SeedData(
         splits=Splits(private=empty, auxiliary=own.to(device), test=empty, classes=recording.classes),
         shares=nobody,
         victims=recording.truth.to(device),
         auxiliary=own.to(device),
         dropped=dropped,
         hashes=dict(recording.files),
-        warnings=_warnings((*recording.description.notes, clipped, left), len(recording.truth)),
+        warnings=(*filter(None, (*recording.description.notes, clipped, left)), *few(len(recording.truth))),
         labeled=recording.own_labels,
     )
 
@@ -266,26 +241,15 @@ def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Ba
 
 
 def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, Pool | None, dict[str, int]]:
-    """Open an audit's data: the private dataset, a separate dataset of the adversary's own images (or None), and the
-    parts' sizes.
+    """The private dataset, another dataset of the adversary's own images (or None), and the size of each part.
 
-    The sizes are numbers of private, auxiliary (the adversary's) and test records, and of validation records if there
-    are any. Pictures are not decoded yet.
-
-    Args:
-        stand_ins: whether random records replace an official dataset if no data root is given.
-
-    Raises:
-        UsageError: if a part is too small for the batch size, or the training augments colors of gray images.
-        DataError: if files are missing or damaged, or the dataset has one class only.
+    Pictures are not decoded yet. With `stand_ins`, random records replace an official dataset if no data root is given.
     """
     budget, other = config.budget, None
     wished = budget.private + budget.auxiliary + budget.validation
     pools = _opened(config, config.dataset, stand_ins, wished)
     if pools.classes < 2:
-        raise DataError(
-            f"{config.dataset.label} has one class only, and telling classes apart is the task; add another"
-        )
+        raise DataError(f"{config.dataset.label} has one class only, and telling classes apart is the task; add one")
     with faults_of(f"dataset {config.dataset.label}", config.dataset.spec):
         domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
     if domain.name == "images":  # else `check_same_domain` refused the augmentation
@@ -325,9 +289,7 @@ def _check_sizes(
     if works < max(defense.spec.smallest_batch for defense in config.defenses):
         raise UsageError(f"{most[what]} {what} are too few for any batch; bring more {records}, or raise the budget")
     whose = "" if senders == 1 else f" of each of {senders} clients"
-    raise UsageError(
-        f"batch_size={batch}{whose} is more than {most[what]}, {what}; use --training batch_size={works} or less"
-    )
+    raise UsageError(f"batch_size={batch}{whose} is more than {most[what]}, {what}; use --training batch_size={works}")
 
 
 def _takes_controls(attack: AnyAttack) -> bool:
@@ -339,8 +301,8 @@ def _auxiliary(
 ) -> tuple[Batch, int, str]:
     """The adversary's own records, how many records were left out of them, and a sentence on this.
 
-    Records that are private or attacked are left out. If too few are left for the control experiments (in which the
-    attack must win on known data), other records of the dataset are added.
+    Records that are private or attacked are left out. If too few are left for the control experiments, other records of
+    the dataset are added.
     """
     if config.auxiliary == "training":
         return splits.private, 0, ""

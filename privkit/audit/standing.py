@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,14 @@ _OF_TEXTS = (
     "the loss predicts the texts themselves, and its gradient goes up to the server without noise, whatever noise "
     "smashed data have"
 )
+_TOO_FEW = (
+    "there are too few different records to tell whether the lower segment keeps those of a batch of {batch} apart, "
+    "which a claim for one record needs; give the adversary two of its own or more, or use batch_size=1"
+)
+_MEET = (
+    "the lower segment carries records into {rows} other rows of a batch of {batch}, so that the noise of one row "
+    "does not hide a record; use layers that treat each record alone, such as layer normalization"
+)
 _OF_NETWORK = {
     "differential_privacy": "the lower segment keeps records apart, as its author declares: privkit replaced records "
     "of a batch of {}, and no other row changed",
@@ -40,27 +49,19 @@ _OF_NETWORK = {
 def held_against_its_releases(
     certificate: Certificate, edge: Clients, records: Tensor, *, batch: int, own_network: bool = False
 ) -> Certificate:
-    """Test a run's privacy certificate by measurements of its defense stages and of the clients' lower segment.
+    """Test a certificate by measurements of its defense stages and of the clients' lower segment on `records`.
 
     A claim that relies on a user's own stage is called declared, not proven, because measurements can refute what the
-    stage says but not prove it. Some claims also rely on the lower segment: noise on smashed data protects one record
-    only if the segment keeps records separate, and a shuffle hides an order only if tokens do not show their places.
-    For a user's own network these two properties are only measured, so the claim is called declared, too.
+    stage says but not prove it. So is a claim that relies on a user's own network: noise protects one record only if
+    the segment keeps records separate, and a shuffle hides an order only if tokens do not show their places.
 
-    Args:
-        batch: number of records in each batch.
-        own_network: whether the model is a user's own.
-        records: some records on which the segment is measured.
-
-    Returns:
-        The same certificate; or the certificate, called declared; or, if refuted, a certificate without a claim that
-        states the measurement.
+    Returns the certificate, perhaps called declared; or, if refuted, one without a claim that states the measurement.
     """
     if certificate.kind == "nothing":
         return certificate
     stages, apart = stages_of(edge.defense), rests_on_rows(certificate, edge.defense)
-    if apart and (why := _meet(rows_that_meet(edge, records, batch), batch)):
-        return nothing(why)
+    if apart and (rows := rows_that_meet(edge, records, batch)) != 0:
+        return nothing((_TOO_FEW if rows is None else _MEET).format(batch=batch, rows=rows))
     if own_network and (apart or certificate.kind == "permutation_count"):
         certificate = certificate.declared(_OF_NETWORK[certificate.kind].format(batch))
     own = [stage for stage in dict.fromkeys((*stages, edge.defense)) if is_own(stage)]
@@ -78,30 +79,13 @@ def held_against_its_releases(
 
 
 def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
-    """Whether a privacy claim requires that each record's smashed data depend on this record alone.
-
-    This is required if noise on smashed data protects single records. It is not required for a claim about a whole
-    client, about labels, or about noise on the records themselves.
+    """Whether a claim requires that each record's smashed data depend on this record alone: noise on smashed data
+    protects single records. A claim about a client, labels, or noise on the records themselves does not require it.
     """
     if (certificate.kind, certificate.unit, certificate.covers) != ("differential_privacy", "record", "release"):
         return False
     behind = [stage for stage in stages_of(defense) if stage.level == "smashed"]
     return any("noises" in (stage.effects or {"noises"}) for stage in behind)
-
-
-def _meet(rows: int | None, batch: int) -> str:
-    """A sentence that says why the lower segment leaves a claim for one record unproven; empty if it does not."""
-    if rows is None:
-        return (
-            f"there are too few different records to tell whether the lower segment keeps those of a batch of {batch} "
-            "apart, which a claim for one record needs; give the adversary two of its own or more, or use batch_size=1"
-        )
-    if not rows:
-        return ""
-    return (
-        f"the lower segment carries records into {rows} other rows of a batch of {batch}, so that the noise of one row "
-        "does not hide a record; use layers that treat each record alone, such as layer normalization"
-    )
 
 
 def fewest_orders(receipts: Sequence[Receipt]) -> Receipt:
@@ -112,31 +96,16 @@ def fewest_orders(receipts: Sequence[Receipt]) -> Receipt:
 def certified(
     config: AuditConfig, edge: Clients, seed_data: SeedData, receipt: Receipt, passes: int
 ) -> tuple[ReleaseCount, Certificate]:
-    """Count how often a run released data of one record, and compute the run's privacy certificate.
+    """Count how often a run released data of one record, and compute its certificate, which the releases may refute.
 
-    The certificate is compared with the run's releases, which may refute it.
-
-    Args:
-        passes: how often the attacked records are sent after training.
-        receipt: what the defense states about one round.
-
-    Raises:
-        Misbehaved: if a user's own stage or network sends other data in training than afterwards, or if a stage adds
-            the same noise in each round.
+    `passes` is how often the attacked records are sent after training, and `receipt` describes one round.
     """
     must_send_alike(config, edge, seed_data.victims)
     records = seed_data.auxiliary.x
     must_draw_anew(stages_of(edge.defense), _shape(edge, records), tuple(records.shape[1:]))
-    often = release_count(
-        edge,
-        config.training,
-        seed_data.shares,
-        epochs=config.budget.epochs,
-        recorded=seed_data.victims,
-        passes=passes,
-        others=config.attacked != "private",
-    )
-    often = replace(often, delta=config.delta)
+    shares, victims, epochs = seed_data.shares, seed_data.victims, config.budget.epochs
+    how: dict[str, Any] = {"recorded": victims, "passes": passes, "others": config.attacked != "private"}
+    often = replace(release_count(edge, config.training, shares, epochs=epochs, **how), delta=config.delta)
     certificate = run_certificate(receipt.certificate(often), often, config.training)
     if texts_return(config, edge) and certificate.kind != "nothing":
         certificate = nothing(_OF_TEXTS)
@@ -176,21 +145,12 @@ def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
 
 @torch.no_grad()
 def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
-    """Number of records in a batch whose smashed data change if other records of the batch are replaced.
+    """Number of records in a batch of B whose smashed data change if other records of the batch are replaced, 0 to B.
 
-    Two batches are combined once for each binary digit of the record numbers 0..B−1: the digit of a record says from
-    which batch it comes. Any two numbers differ in some digit, so for each pair of records there is a combination in
-    which one is kept and the other is replaced. This takes 3 + log₂ B evaluations. Each output number is compared on
-    the scale of its range.
-
-    Args:
-        edge: the clients. Only the first client's segment is measured, in evaluation mode; this is the mode for which
-            claims about one record are made.
-        records: N records, [N, ...]; they are repeated if B > N.
-        batch: B, the number of records in a batch.
-
-    Returns:
-        The number, 0 to B; None if there are fewer than two different records.
+    Two batches are combined once for each binary digit of the record numbers 0..B−1, which says from which batch a
+    record comes. Any two numbers differ in some digit, so for each pair of records there is a combination in which one
+    is kept and the other is replaced. Only the first client's segment is measured, in evaluation mode, for which claims
+    are made. Each output number is compared on the scale of its range. None without two different records.
     """
     if batch == 1:
         return 0
@@ -215,11 +175,9 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
 
 @torch.no_grad()
 def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> list[str]:
-    """Remarks for a result if a user's own lower segment draws random numbers, or moves or mixes the records of a
-    batch.
+    """A remark if a user's own lower segment draws random numbers, or moves or mixes the records of a batch.
 
-    Such a segment acts like a defense, but it is part of the undefended model, too. So no comparison shows what it
-    protects.
+    Such a segment acts like a defense, but the undefended model has it, too, so no comparison shows what it protects.
     """
     if not is_own_part(config.model.spec):
         return []
@@ -228,9 +186,7 @@ def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> l
     drawn = not torch.equal(one, other) and bool(one.isfinite().all())
     does = ["draws random numbers"] * drawn
     does += ["moves or mixes the records of a batch"] * bool(rows_that_meet(edge, records, batch))
-    why = (
-        "so does the undefended model, which no attack meets without it; make it a defense to measure what it protects"
-    )
+    why = "so does the undefended model, which no attack meets without it; make it a defense to measure its effect"
     return [f"the lower segment of {config.model.label} {' and '.join(does)}; {why}"] if does else []
 
 
@@ -242,4 +198,4 @@ def _made(lower: nn.Module, records: Tensor, seed: int = 0) -> Tensor:
 
 
 def _over(chosen: Tensor, values: Tensor) -> Tensor:
-    return chosen.view(-1, *(1 for _ in values.shape[1:]))
+    return chosen.view(-1, *[1] * (values.ndim - 1))

@@ -38,15 +38,9 @@ from privkit.wire.queries import Queries
 
 
 def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
-    """Choose the attack's parameters that work best on the adversary's own records.
-
-    Returns the context (what the attack may use) with the chosen parameters, and a sentence on the choice.
+    """The context with the attack's parameters that work best on the adversary's own records, and a sentence on them.
 
     The given parameters are tried first, so the chosen ones are never worse on these records.
-
-    Raises:
-        NotApplicable: if the attack cannot be run with the given parameters, the adversary has too few records, or the
-            queries that the threat model allows are used up.
     """
     plan, attack = context.config.tune, context.cell.attack
     if plan is None:
@@ -201,11 +195,7 @@ def _read(path: Path, cell: str) -> list[Trial]:
 
 
 def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
-    """The attack parameters to try next.
-
-    Args:
-        space: parameter -> the values to search.
-        past: all trials so far; values outside `space` are ignored.
+    """The attack parameters to try next, after `past` trials, of which values outside `space` are ignored.
 
     Source: the tree-structured Parzen estimator of Bergstra et al. 2011, by optuna.
     """
@@ -216,25 +206,17 @@ def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]
     laws: dict[str, BaseDistribution] = {
         name: FloatDistribution(found.low, found.high, log=found.log)
         if isinstance(found, Range)
-        else CategoricalDistribution(range(len(found.values)))
+        else CategoricalDistribution(found.values)
         for name, found in space.items()
     }
     sampler = optuna.samplers.TPESampler(seed=derive(seed, "trial", len(past)) % _SEEDS, n_startup_trials=_RANDOM)
     study = optuna.create_study(sampler=sampler)
     for trial in past:
-        coded = {name: _coded(space[name], value) for name, value in trial.values.items() if value in space[name]}
-        held = {name: laws[name] for name in coded}
-        study.add_trial(optuna.trial.create_trial(params=coded, distributions=held, value=trial.objective))
+        params = {name: value for name, value in trial.values.items() if value in space[name]}
+        held = {name: laws[name] for name in params}
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=held, value=trial.objective))
     drawn = study.ask(laws).params
-    return {name: _decoded(found, drawn[name]) for name, found in space.items()}
-
-
-def _coded(found: Range | Choice, value: Any) -> Any:
-    """A value as the sampler encodes it: its index if the parameter has a list of choices."""
-    return found.values.index(value) if isinstance(found, Choice) else value
-
-
-def _decoded(found: Range | Choice, drawn: Any) -> Any:
-    if isinstance(found, Choice):
-        return found.values[drawn]
-    return min(max(float(f"{drawn:.{_DIGITS}g}"), found.low), found.high)
+    for name, found in space.items():
+        if isinstance(found, Range):
+            drawn[name] = min(max(float(f"{drawn[name]:.{_DIGITS}g}"), found.low), found.high)
+    return drawn

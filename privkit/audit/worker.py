@@ -52,8 +52,8 @@ class CellWorker:
     progress: Progress  # shows what happens
     cells: list[Cell] = field(init=False)  # the plan
     here: Provenance = field(init=False)  # provenance that all numbers of this process share
-    made_of: dict[str, Ingredients] = field(init=False)  # provenance of each cell without its images, by its id
-    _parts: dict[str, AuditConfig] = field(init=False)
+    parts: dict[str, AuditConfig] = field(init=False, default_factory=dict)  # the run under each cell's protocol
+    made_of: dict[str, Ingredients] = field(init=False, default_factory=dict)  # each cell's, without its images
     _perception: Perception = field(init=False)
     _images: tuple[int, AuditConfig, SeedData] | None = field(init=False, default=None)
 
@@ -61,25 +61,15 @@ class CellWorker:
         self.cells = plan(self.config)
         observed.begin()
         self._perception = Perception.of(self.config.features, self.device, self.config.own_metrics)
-        planned = [(part, plan(replace(part, also=()))) for part in self.config.parts]
         self.here = circumstances(self.device.type, self.threads)
-        self._parts = {cell.id: part for part, own in planned for cell in own}
-        self.made_of = {
-            cell: made
-            for part, own in planned
-            for cell, made in ingredients(part, own, self._perception, self.here).items()
-        }
-
-    def part(self, cell: Cell) -> AuditConfig:
-        """The configuration restricted to the protocol of this defense."""
-        return self._parts[cell.id]
+        for part in self.config.parts:
+            own = plan(replace(part, also=()))
+            self.parts |= {cell.id: part for cell in own}
+            self.made_of |= ingredients(part, own, self._perception, self.here)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A context in which torch uses the run's number of threads, and a user's code cannot end the process.
-
-        The protection stops at the end of the context, even for threads that the user's code left running.
-        """
+        """A context in which torch uses the run's number of threads, and a user's code cannot end the process."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # on resume, the manifest's number: other numbers round differently
         try:
@@ -90,7 +80,7 @@ class CellWorker:
 
     def run(self, cell: Cell, folder: RunFolder) -> Row:
         """Compute one cell (defense, attack and seed) on the images of its seed, and leave its files in the folder."""
-        part = self._parts[cell.id]
+        part = self.parts[cell.id]
         images = self._seed_data(cell.seed, part)
         return run_cell(part, cell, images, folder, self.progress, self.made_of[cell.id].on(images.hashes))
 
@@ -170,10 +160,9 @@ _opened: tuple[str, CellWorker] | None = None
 
 
 def compute(job: Job, task: Task) -> TaskResult:
-    """Compute one task of a run (one defense, attack and seed) in a folder of its own, and return its result.
+    """Compute one task of a run in a folder of its own, and return its result, or the error in it.
 
-    A process computes one task at a time, since threads share random generators. Errors in the task are part of the
-    returned result; an exception that is raised here comes from the engine that distributes tasks.
+    A process computes one task at a time, since threads share random generators.
     """
     with _one:
         try:
@@ -218,10 +207,9 @@ def _computed(job: Job, task: Task) -> TaskResult:
 
 @contextmanager
 def _folder(wanted: Path | None) -> Iterator[Path]:
-    """A context that yields a folder for one task: `wanted`, or a new temporary folder if `wanted` is None or in use.
+    """A context that yields a folder for one task: `wanted`, or a temporary folder if `wanted` is None or in use.
 
-    The folder is removed at the end. But if the task fails in `wanted`, the folder stays, so that its files can be used
-    to continue.
+    The folder is removed at the end; but if the task fails in `wanted`, it stays, so that another worker can continue.
     """
     lock = None
     if wanted is not None:
@@ -266,14 +254,7 @@ def _open(job: Job) -> CellWorker:
 
 
 def pick_device(name: str) -> torch.device:
-    """Choose the torch device of a worker from its name, such as "cpu", "cuda", "cuda:1" or "auto" (a GPU if there is
-    one).
-
-    "cuda:1" also makes the second GPU torch's current GPU.
-
-    Raises:
-        UsageError: if the device does not exist.
-    """
+    """Choose the torch device from its name: "cpu", "cuda", "cuda:1" (which becomes the current GPU) or "auto"."""
     kind, _, number = as_device(name).partition(":")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"--device {name}, but torch sees no CUDA device; use --device cpu or auto")
@@ -296,13 +277,5 @@ def check_precision(config: AuditConfig, device: torch.device) -> None:
 
 
 def devices(kind: str, workers: int) -> Sequence[str]:
-    """Device names for `workers` worker processes of the given kind, "cpu" or "cuda".
-
-    If there are fewer GPUs than workers, several workers share a GPU.
-
-    >>> devices("cpu", 2)
-    ['cpu', 'cpu']
-    """
-    if kind == "cpu":
-        return ["cpu"] * workers
-    return [f"cuda:{number % torch.cuda.device_count()}" for number in range(workers)]
+    """Names of the devices of `workers` processes of one kind, "cpu" or "cuda"; several may share a GPU."""
+    return ["cpu" if kind == "cpu" else f"cuda:{number % torch.cuda.device_count()}" for number in range(workers)]

@@ -171,7 +171,7 @@ def evidence(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None
 
     The exit code is that of the run, or 3 if `privkit verify` finds a fault in the folder.
     """
-    from privkit.audit.evidence import write_evidence
+    from privkit.audit.report import write_evidence
 
     found = write_evidence(run)
     say(f"evidence: {run / 'evidence.html'} and {run / 'evidence.json'}", f"run: {found.audited.state}")

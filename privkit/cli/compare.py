@@ -46,7 +46,7 @@ def place(
     The registry is a table of results of privkit's defenses at several strengths, on the same data under the strongest
     quick attacks.
     """
-    from privkit.audit.place import placed
+    from privkit.audit.report import placed
     from privkit.reports.registry import NOTE, place_table
     from privkit.reports.tables import rich_table
 

@@ -68,8 +68,7 @@ _DOUBLINGS = 2
 
 
 def as_escalation(given: int | None, budget: Budget) -> int:
-    """How often the epochs of a failing attack may be doubled: the user's number, or by default 0 in runs of very few
-    epochs.
+    """How often the epochs of a failing attack may be doubled; by default 0 in runs of very few epochs.
 
     >>> as_escalation(None, BUDGETS["quick"]), as_escalation(None, BUDGETS["smoke"]), as_escalation(1, BUDGETS["smoke"])
     (2, 0, 1)
@@ -80,10 +79,7 @@ def as_escalation(given: int | None, budget: Budget) -> int:
 
 
 def as_budget(given: Any) -> tuple[str, Budget]:
-    """Parse a budget (a named set of sizes and epochs) with the user's changes: "small:epochs=3" or {name="small",
-    epochs=3}.
-
-    Returns the name and the budget.
+    """Name and sizes of a budget with the user's changes: "small:epochs=3" or {name="small", epochs=3}.
 
     >>> as_budget("smoke:epochs=3")[1].epochs
     3
@@ -97,9 +93,3 @@ def as_budget(given: Any) -> tuple[str, Budget]:
     if not isinstance(name, str) or name not in BUDGETS:
         raise unknown("budget", str(name), BUDGETS)
     return name, specify(f"budget {name}", BUDGETS[name], options)
-
-
-def as_tuning(given: Any) -> Tuning:
-    """Tuning settings from a user's text or table."""
-    tuning: Tuning = specify("tune", Tuning, as_options("tune", given))
-    return tuning

@@ -37,8 +37,7 @@ class Source:
     pairs: Sequence[Part]  # each protocol with its defenses
     training: Mapping[str, Any]  # options of the training
     recording: Recording | None = None  # None to train
-    # function that gives the attacks of `auto` on a recording; None if they follow from the defense
-    chosen: Callable[[], Chosen] | None = None
+    chosen: Callable[[], Chosen] | None = None  # gives the attacks of `auto`; None if they follow from the defense
 
 
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
@@ -109,10 +108,7 @@ class AuditConfig(ExecutionSettings):
 
     @property
     def parts(self) -> tuple[AuditConfig, ...]:
-        """This run as several configurations, one for each protocol.
-
-        The run's own `defenses`, `protocol` and `training` equal those of the first configuration.
-        """
+        """This run as one configuration for each protocol; the first is the run's own."""
         return (self, *self.also)
 
     @property

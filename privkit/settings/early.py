@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import sys
@@ -16,13 +15,11 @@ from typing import Any
 
 import annotated_types
 
-import privkit
 from privkit import constraints
 from privkit.errors import unknown
 from privkit.parts.own_parts import is_own_name
 from privkit.parts.registry import TABLES, is_pair, name_and_options, read_options, specify, stages_given
 from privkit.settings.quick_attacks import AUTO
-from privkit.settings.same_domain import check_same_domain, reads_another
 from privkit.shared.own_records import OF_THE_DATASET
 
 PART_SETTINGS = {
@@ -35,9 +32,8 @@ PART_SETTINGS = {
 }
 """Setting -> the kind of its parts."""
 INDEX = Path(__file__).with_name("parts.json")
-"""Kind -> name -> `target` (module:object), `domain`, `checked` (whether it is a `Checked`) and `fields`: option -> its
-annotation as text, None if it names what only an import of torch gives. A test compares it with the parts, and says how
-to write it anew."""
+"""Kind -> name -> `target` (module:object), `checked` (whether it is a `Checked`), `fields`: option -> its annotation,
+as text, None if that needs torch. A test compares it with the parts, and says how to write it anew."""
 _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "isfinite": math.isfinite} | {
     name: value for module in (typing, annotated_types) for name, value in vars(module).items()
 }
@@ -47,12 +43,7 @@ _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "is
 def check_parts(settings: Mapping[str, Any]) -> None:
     """Refuse unknown names, options and values of parts (defenses, attacks, …) early, without importing the parts.
 
-    `registry.parse` later checks plug-ins' options and rules between options, too. A `UsageError` gives the nearest
-    existing name.
-
-    >>> check_parts({"defense": ["none", "batch_shuffle:kep=0.5"]})
-    Traceback (most recent call last):
-    privkit.errors.UsageError: unknown option of defense batch_shuffle 'kep'; did you mean 'keep'? (allowed: ...)
+    `registry.parse` later checks plug-ins' options and rules between options, too.
     """
     for setting, kind in PART_SETTINGS.items():
         given = settings.get(setting)
@@ -67,7 +58,6 @@ def check_parts(settings: Mapping[str, Any]) -> None:
         training = read_options(training, training, "training")
     if isinstance(training, Mapping):
         _check_options("training", indexed()["training"]["training"], training)
-        _check_domains(settings, training.get("augment", "none"))
 
 
 def own_table(kind: str) -> Mapping[str, str]:
@@ -76,18 +66,7 @@ def own_table(kind: str) -> Mapping[str, str]:
     if module in sys.modules:
         table: Mapping[str, str] = getattr(sys.modules[module], name)
         return table
-    return _literal(module, name)
-
-
-@cache
-def _literal(module: str, name: str) -> dict[str, str]:
-    """A table read from the source text of its module, because importing the module might import torch."""
-    place = Path(privkit.__file__).parent.joinpath(*module.split(".")[1:])
-    path = place.with_suffix(".py") if place.with_suffix(".py").is_file() else place / "__init__.py"
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == name:
-            return dict(ast.literal_eval(node.value))
-    raise AssertionError(f"{module}:{name} is not a table of literals")
+    return {part: entry["target"] for part, entry in indexed()[kind].items()}
 
 
 @cache
@@ -104,32 +83,6 @@ def _annotation(text: str) -> Any:
     typing.Optional[typing.Annotated[float, Gt(gt=0)]]
     """
     return eval(text, dict(_WORDS))
-
-
-def _check_domains(settings: Mapping[str, Any], augment: str) -> None:
-    """Check that dataset, model and other parts of privkit that read records have the same domain, such as images."""
-    dataset, domain = _of_domain("datasets", settings.get("dataset"))
-    if domain is None:
-        return
-    model, read = _of_domain("models", settings.get("model"))
-    if read not in (None, "any", domain):
-        fitting = [name for name, entry in indexed()["models"].items() if entry["domain"] == domain]
-        raise reads_another(model, read, dataset, domain, fitting)
-    auxiliary, features = settings.get("auxiliary"), settings.get("features") or []
-    check_same_domain(
-        dataset,
-        domain,
-        auxiliary=str(auxiliary),
-        other=_of_domain("datasets", auxiliary)[1] or domain,
-        augment=augment,
-        features=[features] if isinstance(features, str) else features,
-    )
-
-
-def _of_domain(kind: str, given: Any) -> tuple[str, str | None]:
-    """The name of a dataset or model, and its domain; the domain is None if the part is not privkit's."""
-    name = "" if given is None or (kind == "models" and is_pair(given)) else name_and_options(kind, given)[0]
-    return name, indexed()[kind].get(name, {}).get("domain")
 
 
 def _check_part(setting: str, kind: str, given: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +14,10 @@ Part = tuple[Component, tuple[Component, ...]]
 
 
 def _split_protocol(given: Any) -> tuple[Any, Any]:
-    """Split a user's defense into the defense itself and the protocol that it names, or None.
-
-    In a chain of several defenses, any of them may name the protocol of the chain.
+    """Split a user's defense, or chain of defenses, into the defense itself and the protocol that it names, or None.
 
     >>> _split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
-    >>> _split_protocol(["clip", "patch_shuffle"])
-    ([{'name': 'clip'}, {'name': 'patch_shuffle'}], None)
     """
     stages, own = [], []
     for stage in (chain := stages_given(given)) or [given]:
@@ -44,17 +40,11 @@ def _with_protocol(label: str, protocol: str) -> str:
     return "+".join([f"{body}{',' if ':' in body else ':'}protocol={protocol}{at}{place}", *others])
 
 
-def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
-    """Group defenses by the protocol under which they run: a list of (protocol, defenses), in the order of first
-    occurrence.
+def defense_pairs(defenses: Iterable[Any], run: Any) -> list[Part]:
+    """Group defenses by the protocol that they name, or else `run`; in the order of first occurrence.
 
-    A defense's protocol is the protocol that it names, or else the run's protocol. Without both, it is `cutmixsl` for a
-    defense that mixes several clients, and otherwise `sl`. Every protocol gets an undefended baseline, since results
-    under different protocols cannot be compared. A baseline that names no protocol gets the first defense's protocol. A
-    `UsageError` is raised for an unknown name, or if a protocol has too few clients for a mixing group.
-
-    Args:
-        protocol: the run's protocol as the user names it, or None.
+    Without both, it is `cutmixsl` for a defense that mixes several clients, and otherwise `sl`. Every protocol gets an
+    undefended baseline, since results under different protocols cannot be compared.
 
     >>> [(p.label, [d.label for d in part]) for p, part in defense_pairs(["patch_shuffle", "mixup"], None)]
     [('sl', ['none', 'patch_shuffle']), ('cutmixsl', ['none:protocol=cutmixsl', 'mixup'])]
@@ -67,8 +57,8 @@ def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
         if own is not None:
             under = parse("protocols", own)
             defense = replace(defense, label=_with_protocol(defense.label, under.label))
-        elif protocol is not None:
-            under = parse("protocols", protocol)
+        elif run is not None:
+            under = parse("protocols", run)
         elif defense.name == "none":
             under = None
         else:
@@ -76,20 +66,16 @@ def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
         pairs.append((defense, under))
     if not pairs:
         raise UsageError("name at least one defense and one attack")
-    first = next((under for _, under in pairs if under is not None), None) or parse("protocols", protocol or "sl")
+    first = next((under for _, under in pairs if under is not None), None) or parse("protocols", run or "sl")
     groups: dict[str, tuple[Component, list[Component]]] = {}
     for defense, under in pairs:
         part = groups.setdefault((under or first).label, (under or first, []))[1]
         if defense.to_json() not in [other.to_json() for other in part]:
             part.append(defense)
-    return [_with_baseline(under, part, baseline, main=under.label == first.label) for under, part in groups.values()]
-
-
-def _with_baseline(protocol: Component, defenses: Sequence[Component], baseline: Component, *, main: bool) -> Part:
-    """The defenses and the undefended model under one protocol; group sizes are checked."""
-    for defense in defenses:
-        protocol.spec.check_group(defense.name, defense.spec.group)
-    if baseline.to_json() in [defense.to_json() for defense in defenses]:
-        return protocol, tuple(defenses)
-    label = baseline.label if main else f"{baseline.label}:protocol={protocol.label}"
-    return protocol, (replace(baseline, label=label), *defenses)
+    for protocol, part in groups.values():
+        for defense in part:
+            protocol.spec.check_group(defense.name, defense.spec.group)
+        if baseline.to_json() not in [defense.to_json() for defense in part]:
+            beside = "" if protocol.label == first.label else f":protocol={protocol.label}"
+            part.insert(0, replace(baseline, label=f"{baseline.label}{beside}"))
+    return [(protocol, tuple(part)) for protocol, part in groups.values()]

@@ -1,6 +1,4 @@
-"""`--attack auto`: for each defense, the strongest quick attack of several adversaries: with queries, with the weights,
-with many passes over the same records, and with all of these.
-"""
+"""`--attack auto`: for each defense, the strongest quick attacks of several adversaries."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from privkit.parts.registry import Component
+from privkit.shared.grouped import grouped
 from privkit.shared.measures import KINDS
 from privkit.shared.threat_models import ThreatModel
 
@@ -35,25 +34,14 @@ class Chosen:
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """Choose the attacks of `--attack auto` for one defense.
 
-    A table lists the strongest attacks on single defenses, mostly with default options. For other options, the registry
-    of measured defenses gives the attacks that identified the most records, and the table's attacks on the defense
-    follow. For a chain of defenses, or if neither table nor registry has the options, the table's attacks on each
-    defense of the chain come first, and a general list follows.
-
-    Args:
-        shared: whether several clients share an averaged or frozen lower segment, which the server then knows.
+    A table lists the strongest attacks on single defenses. For other options, the registry of measured defenses gives
+    those that identified the most records, before the table's. For a chain, or if neither has the options, the table's
+    attacks on each stage come first, and a general list follows. `shared` says whether several clients share a lower
+    segment.
 
     >>> from privkit.parts.registry import parse
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
     ('jigsaw', 'jigsaw_white_box')
-    >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
-    'auto has not measured patch_shuffle:positions=keep: its general list of attacks is mounted'
-    >>> choose(parse("defenses", "gaussian_noise:sigma=3"), "images").remark  # the registry has it
-    ''
-    >>> choose(parse("defenses", "patch_shuffle"), "tables").attacks[:4]
-    ('black_box', 'ridge', 'nearest_record', 'field_order')
-    >>> choose(parse("defenses", "mixup"), "images", shared=True).attacks
-    ('mixture_posterior', 'mixture_posterior:passes=8', 'white_box', 'white_box:passes=8')
     """
     if defense.name == "none":
         return Chosen(attacks=(KINDS[domain].baseline,))
@@ -77,11 +65,10 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 def _strongest() -> dict[str, tuple[str, ...]]:
     """The attacks for each defense in the table of `auto`, by the defense's label."""
     found: dict[str, dict[ThreatModel, str]] = {}
-    with TABLE.open(newline="", encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
-            for model in MODELS:
-                if model in row["strongest_under"].split():
-                    found.setdefault(row["defense"], {})[model] = row["attack"]
+    for row in _lines(TABLE):
+        for model in MODELS:
+            if model in row["strongest_under"].split():
+                found.setdefault(row["defense"], {})[model] = row["attack"]
     return {
         defense: tuple(dict.fromkeys(picks[model] for model in MODELS if model in picks))
         for defense, picks in found.items()
@@ -93,8 +80,10 @@ def _registered() -> dict[str, tuple[str, ...]]:
     """The attacks that identified the most records under each defense of the registry, by the defense's label."""
     from privkit.reports.registry import REGISTRY
 
-    found: dict[str, dict[str, None]] = {}
-    with REGISTRY.open(newline="", encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
-            found.setdefault(row["defense"], {})[row["attack"]] = None
-    return {defense: tuple(attacks) for defense, attacks in found.items()}
+    rows = grouped(_lines(REGISTRY), lambda row: row["defense"])
+    return {defense: tuple(dict.fromkeys(row["attack"] for row in own)) for defense, own in rows.items()}
+
+
+def _lines(table: Path) -> list[dict[str, str]]:
+    with table.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))

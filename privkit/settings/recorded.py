@@ -41,35 +41,8 @@ class Recorded:
         return self.builders
 
 
-def _recorded_source(recording: Recording) -> Source:
-    """Dataset, model, defense and protocol of a run, taken from a recording."""
-    described = recording.description
-    builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
-    modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
-
-    # the domain is the class's, as a dataset's is: a cell's id follows from the files
-    stand_in: Any = type(Recorded.__name__, (Recorded,), {"domain": recording.domain.name})
-
-    def part(name: str, label: str) -> Component:
-        return Component(name=_NAME, spec=stand_in(part=name, sha256=recording.files, builders=modules), label=label)
-
-    protocol = Component(name=_NAME, spec=SplitProtocol(clients=described.clients), label=described.protocol)
-    return Source(
-        dataset=part("dataset", described.dataset),
-        model=part("model", described.model),
-        pairs=[(protocol, (part("defense", described.name),))],
-        training={"batch_size": described.batch_size},
-        recording=recording,
-        chosen=partial(sufficient_attacks, recording),
-    )
-
-
 def sufficient_attacks(recording: Recording) -> Chosen:
-    """The attacks of `--attack auto` on the recorded defense that need only the recorded data.
-
-    Raises:
-        UsageError: if every attack needs more data.
-    """
+    """The attacks of `--attack auto` that need only the recorded data; a `UsageError` if every attack needs more."""
     described, own, kind = recording.description, len(recording.own) > 0, recording.domain.kind
     with only(recording.trust):
         known = choose(parse("defenses", described.defense), kind.name).attacks if described.defense else ()
@@ -97,12 +70,7 @@ def sufficient_attacks(recording: Recording) -> Chosen:
 
 
 def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
-    """Read the recording that the user named, which replaces dataset, model and training.
-
-    Raises:
-        UsageError: if features need labels that were not recorded.
-        DataError: if the recording contradicts itself.
-    """
+    """Read the recording that the user named, which replaces dataset, model and training."""
     recording = read_recording(Path(settings["recorded"]).expanduser(), as_trust(settings.get("trust")))
     features = settings.get("features") or []
     named = [features] if isinstance(features, str) else list(features)
@@ -111,4 +79,23 @@ def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
             f"features={named[0]} compares labeled images, and this recording lacks own.labels, truth.images or "
             "truth.labels; record them, or leave features out"
         )
-    return _recorded_source(recording.within(victims=budget.victims, own=budget.auxiliary))
+    recording = recording.within(victims=budget.victims, own=budget.auxiliary)
+    described = recording.description
+    builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
+    modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
+
+    # the domain is the class's, as a dataset's is: a cell's id follows from the files
+    stand_in: Any = type(Recorded.__name__, (Recorded,), {"domain": recording.domain.name})
+
+    def part(name: str, label: str) -> Component:
+        return Component(name=_NAME, spec=stand_in(part=name, sha256=recording.files, builders=modules), label=label)
+
+    protocol = Component(name=_NAME, spec=SplitProtocol(clients=described.clients), label=described.protocol)
+    return Source(
+        dataset=part("dataset", described.dataset),
+        model=part("model", described.model),
+        pairs=[(protocol, (part("defense", described.name),))],
+        training={"batch_size": described.batch_size},
+        recording=recording,
+        chosen=partial(sufficient_attacks, recording),
+    )

@@ -14,24 +14,15 @@ from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
 from privkit.parts.registry import Component, load, name_and_options, parse, part_table, specify, stages_given
-from privkit.settings import early
+from privkit.settings import early, table
 from privkit.settings.budgets import Budget, Tuning, as_escalation
 from privkit.settings.config import AuditConfig, Source, distinct
 from privkit.settings.pairing import defense_pairs
-from privkit.settings.quick_attacks import AMONG_CANDIDATES, AUTO, Chosen, choose
+from privkit.settings.quick_attacks import AMONG_CANDIDATES, AUTO, choose
 from privkit.settings.same_domain import check_same_domain, domain_of, model_for
-from privkit.settings.table import (
-    DATA_ROOT_VARIABLE,
-    KEYS,
-    SETTINGS,
-    AuditSettings,
-    ExecutionSettings,
-    checked,
-    kept,
-    with_defaults,
-)
+from privkit.settings.table import AuditSettings, ExecutionSettings
 from privkit.settings.values import as_options
-from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, KINDS, OF_RECORDS
+from privkit.shared.measures import CONSTANT_ATTACKS
 from privkit.shared.own_records import OF_THE_DATASET
 
 if TYPE_CHECKING:
@@ -61,8 +52,8 @@ def read_toml(path: Path) -> dict[str, Any]:
                 f"{path.name} holds trust, but a file must not decide which code runs here; name the modules on the "
                 "command line, --trust MODULE, or in Python, trust=[…]"
             )
-        if key not in (*KEYS, "preset"):
-            raise unknown(f"key of {path.name}", key, (*KEYS, "preset"))
+        if key not in (*table.KEYS, "preset"):
+            raise unknown(f"key of {path.name}", key, (*table.KEYS, "preset"))
     return settings
 
 
@@ -77,53 +68,44 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     """
     if settings.get("trust") and settings.get("recorded") is None:
         raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
-    given = with_defaults(settings)
-    asked, execution = checked(AuditSettings, given), _rooted(checked(ExecutionSettings, given))
+    given = table.with_defaults(settings)
+    asked, execution = table.checked(AuditSettings, given), table.checked(ExecutionSettings, given)
+    if (root := os.environ.get(table.DATA_ROOT_VARIABLE)) and not execution.data_root:
+        execution = replace(execution, data_root=Path(root).expanduser())
     _check_early(settings, given, asked)  # what follows imports torch
     source = _source(settings, asked)
-    dataset, pairs = source.dataset, source.pairs
-    defenses = [defense for _, several in pairs for defense in several]
     attacks = _attacks(asked)
-    protocols = [_under(protocol, several, asked, source) for protocol, several in pairs]
+    protocols = [_under(protocol, defenses, asked, source) for protocol, defenses in source.pairs]
     config = AuditConfig(
         **vars(execution),
         **protocols[0],
         attacks=attacks,
-        dataset=dataset,
+        dataset=source.dataset,
         model=source.model,
         partition=parse("partitions", asked.partition),
         delta=asked.delta,
         seeds=asked.seed,
         budget=asked.budget[1],
-        auxiliary=_auxiliary(asked.auxiliary, dataset),
+        auxiliary=_auxiliary(asked.auxiliary, source.dataset),
         victims=asked.victims,
         queries=asked.queries,
         escalate=as_escalation(asked.escalate, asked.budget[1]),
-        held=_held(asked.parts, defenses),
+        held=_held(asked.parts, [defense for _, defenses in source.pairs for defense in defenses]),
         features=asked.features,
         metrics=_metrics(asked.metric, asked.gate),
         gates=asked.gate,
         recording=source.recording,
     )
     config = replace(config, tune=_tuning(asked.tune, config.every_attack), settings=_kept(settings, given, config))
-    _check_domain(config)
+    check_same_domain(config)
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
 
 
-def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
-    root = os.environ.get(DATA_ROOT_VARIABLE)
-    return replace(execution, data_root=Path(root).expanduser()) if root and not execution.data_root else execution
-
-
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """The settings that a run's manifest stores for its workers.
-
-    They include the data root, since it may be missing from a worker's environment. For an audit of a recording they
-    are the user's settings, otherwise all settings with defaults (`given`).
-    """
+    """What a manifest stores: of a recording the user's settings, otherwise all; and always the data root."""
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
-    return kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
+    return table.kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
 
 
 def _source(settings: Mapping[str, Any], asked: AuditSettings) -> Source:
@@ -145,9 +127,7 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
     """Refuse wrong names, options and domains, and settings without effect, without importing torch."""
     for text in asked.metric:
         if isinstance(text, str) and text in METRICS:
-            raise UsageError(
-                f"{text} is always measured where it applies; metric takes only a metric of your own, module:object"
-            )
+            raise UsageError(f"{text} is measured where it applies; metric takes a metric of your own, module:object")
     early.check_parts({**given, "model": settings.get("model")})  # the default model always fits
     if asked.recorded is not None:
         _check_recorded(settings)
@@ -155,9 +135,7 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
         raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
     keep, budget = as_options("training", asked.training).get("keep"), asked.budget[1]
     if keep == "best" and not (budget.validation and budget.epochs):
-        raise UsageError(
-            "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
-        )
+        raise UsageError("training: keep=best needs validation images and an epoch; use budget=small:validation=500")
     if keep == "best_test" and (budget.validation or not budget.epochs):
         raise UsageError(
             "training: keep=best_test chooses an epoch on the test images; train one at least, and leave validation "
@@ -173,10 +151,10 @@ def _check_recorded(settings: Mapping[str, Any]) -> None:
     """Refuse settings of a training, which a recording replaces, and a folder without a valid `recording.json`."""
     from privkit.recording.schema import FILE, description, description_file
 
-    beside = {name for name, setting in SETTINGS.items() if setting.recorded}
+    beside = {name for name, setting in table.SETTINGS.items() if setting.recorded}
     others = [key for key, value in settings.items() if value not in (None, [], False) and key not in beside]
     if others:
-        name, flag = others[0], SETTINGS[others[0]].flag
+        name, flag = others[0], table.SETTINGS[others[0]].flag
         why = f"{name} does not go with a recording" if name in _OF_TRAININGS else f"a recording brings its own {name}"
         allowed = ", ".join(sorted(beside - {"recorded"}))
         raise UsageError(f"{why}, so leave {flag} out; an audit of a recording may have {allowed}")
@@ -185,18 +163,26 @@ def _check_recorded(settings: Mapping[str, Any]) -> None:
 
 
 def _under(protocol: Component, defenses: Sequence[Component], asked: AuditSettings, source: Source) -> dict[str, Any]:
-    """The fields of a configuration that depend on the protocol."""
-    training = _training(protocol, asked.budget[1], source.training)
+    """The fields of a configuration that depend on the protocol, with the attacks of `auto` on each defense."""
+    budget, domain = asked.budget[1], domain_of(source.dataset)
+    training = _training(protocol, budget, source.training)
     fields = {"protocol": protocol, "defenses": defenses, "training": training}
-    if AUTO in asked.attack:
-        shared = training.freeze_lower or protocol.spec.average != "never"
-        instead = source.chosen() if source.chosen else None
-        beside = _beside(protocol, source.model, domain_of(source.dataset))
-        beside += AMONG_CANDIDATES if asked.auxiliary == "candidates" else ()
-        return {**fields, **_automatic(defenses, source.dataset, asked.budget[1], instead, shared, beside)}
     if not asked.attack:
         raise UsageError("name at least one defense and one attack")
-    return fields
+    if AUTO not in asked.attack:
+        return fields
+    shared = training.freeze_lower or protocol.spec.average != "never"
+    chosen = {
+        defense.label: source.chosen() if source.chosen else choose(defense, domain, shared=shared)
+        for defense in defenses
+    }
+    beside = _beside(protocol, source.model, domain) + AMONG_CANDIDATES * (asked.auxiliary == "candidates")
+    mounted = {
+        label: distinct(budgeted(parse("attacks", attack), budget) for attack in (*one.attacks, *beside))
+        for label, one in chosen.items()
+    }
+    remarks = {label: one.remark for label, one in chosen.items() if one.remark}
+    return {**fields, "automatic": mounted, "remarks": remarks}
 
 
 def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) -> TrainingSpec:
@@ -207,26 +193,6 @@ def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) ->
     training: TrainingSpec = specify("training", TrainingSpec, options)
     training.check_epochs(budget.epochs)
     return training
-
-
-def _check_domain(config: AuditConfig) -> None:
-    dataset, auxiliary = config.dataset, config.auxiliary
-    domain = domain_of(dataset)
-    other = domain if auxiliary in OF_THE_DATASET else domain_of(parse("datasets", auxiliary))
-    augment = config.training.augment
-    check_same_domain(dataset.name, domain, auxiliary=auxiliary, other=other, augment=augment, features=config.features)
-    if config.metrics and not KINDS[domain].pictures:
-        raise UsageError(
-            f"metric={config.metrics[0].label} looks at images, and {dataset.name} holds none; leave it out"
-        )
-    kind = KINDS[domain]
-    measured = {one.name: None for one in (*kind.measures, *kind.perceived, IDENTIFIED)}
-    for gate in config.gates:
-        if gate.measure in OF_RECORDS and gate.measure not in measured:
-            raise UsageError(
-                f"the gate {gate} cannot be judged: {dataset.name} holds {kind.noun}, whose guesses have "
-                f"{', '.join(measured)}; name one of these"
-            )
 
 
 def _skipping(dataset: Component) -> Component:
@@ -299,10 +265,9 @@ def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
 
 
 def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
-    """The attacks that the user named.
+    """The attacks that the user named, without `auto`, whose attacks depend on the defense.
 
-    `all` means every attack except constant guesses, which every result includes anyway. `auto` is skipped here, since
-    its attacks depend on the defense.
+    `all` means every attack except constant guesses, which every result includes anyway.
     """
     every = [name for name in part_table("attacks") if name not in CONSTANT_ATTACKS]
     named = [name for entry in asked.attack if entry != AUTO for name in (every if entry == "all" else [entry])]
@@ -318,30 +283,14 @@ def _beside(protocol: Component, model: Component, domain: str) -> tuple[str, ..
     return tuple(attack for attack, domains in reads.items() if not domains or {domain, "any"} & {*domains})
 
 
-def _automatic(
-    defenses: Sequence[Component],
-    dataset: Component,
-    budget: Budget,
-    instead: Chosen | None,
-    shared: bool,
-    beside: Sequence[str],
-) -> dict[str, Any]:
-    """The configuration's fields for the attacks that `auto` chooses for each defense or recording."""
-    domain = domain_of(dataset)
-    chosen = {defense.label: instead or choose(defense, domain, shared=shared) for defense in defenses}
-    mounted = {
-        label: distinct(budgeted(parse("attacks", attack), budget) for attack in (*one.attacks, *beside))
-        for label, one in chosen.items()
-    }
-    return {"automatic": mounted, "remarks": {label: one.remark for label, one in chosen.items() if one.remark}}
-
-
 def _auxiliary(given: Any, dataset: Component) -> str:
     """The source of the adversary's images. The private dataset itself is refused, since it contains private images."""
     if given in OF_THE_DATASET:
         return str(given)
     named = parse("datasets", given)
-    if named.name == dataset.name and _place(named) == _place(dataset):
+    paths = [getattr(one.spec, "path", None) for one in (named, dataset)]
+    here, there = (Path(path).resolve() if isinstance(path, str) else None for path in paths)
+    if named.name == dataset.name and here == there:
         raise UsageError(
             f"auxiliary={named.label} is the private dataset itself, so private images would be among the adversary's; "
             "use disjoint (other images of it), training or candidates (the private or attacked ones, on purpose)"
@@ -349,18 +298,8 @@ def _auxiliary(given: Any, dataset: Component) -> str:
     return named.label
 
 
-def _place(dataset: Component) -> Path | None:
-    """The folder of a dataset with an option `path`; None for other datasets."""
-    path = getattr(dataset.spec, "path", None)
-    return Path(path).resolve() if isinstance(path, str) else None
-
-
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Check what an attack declares, and set its epochs from the budget unless the user named epochs.
-
-    Raises:
-        UsageError: if the attack of a plug-in breaks the contract of `privkit.attacks.base`.
-    """
+    """Check what an attack declares, and set its epochs from the budget unless the user named epochs."""
     from privkit.attacks.declaration import check_declared
 
     spec: AnyAttack = attack.spec

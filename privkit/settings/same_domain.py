@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privkit.errors import UsageError
 from privkit.parts.registry import Component, load, parse, part_table
-from privkit.shared.measures import KINDS
+from privkit.shared.measures import IDENTIFIED, KINDS, OF_RECORDS
+from privkit.shared.own_records import OF_THE_DATASET
+
+if TYPE_CHECKING:
+    from privkit.settings.config import AuditConfig
 
 
 def domain_of(dataset: Component) -> str:
-    """The domain of a dataset: "images", "tokens" or "tables".
-
-    A `UsageError` is raised if a plug-in's dataset names another domain.
-
-    >>> domain_of(parse("datasets", "digits"))
-    'images'
-    """
+    """The domain of a dataset: "images", "tokens" or "tables"; a plug-in's dataset may name a wrong one."""
     domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
     if domain not in KINDS:
-        raise UsageError(
-            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(KINDS)} as `domain`"
-        )
+        raise UsageError(f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(KINDS)}")
     return str(domain)
 
 
 def model_for(dataset: Component, given: Any) -> Component:
-    """The model that the user named (`given`), or the default model for the dataset's domain (images, texts or tables).
+    """The model that the user named (`given`), or the default model for the dataset's domain.
 
-    Raises:
-        UsageError: if the model reads records of another domain; the error names the models that fit.
-
-    >>> model_for(parse("datasets", "breast_cancer"), None).name
-    'table_mlp'
+    >>> from privkit.parts.registry import parse
     >>> model_for(parse("datasets", "breast_cancer"), "lenet5")
     Traceback (most recent call last):
     privkit.errors.UsageError: lenet5 reads images, and breast_cancer holds table rows; models for them: difm, table_mlp
@@ -44,34 +35,34 @@ def model_for(dataset: Component, given: Any) -> Component:
     if read in (domain, "any"):
         return model
     fitting = [name for name, target in part_table("models").items() if getattr(load(target), "domain", "") == domain]
-    raise reads_another(model.name, read, dataset.name, domain, fitting)
-
-
-def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Iterable[str]) -> UsageError:
-    """The error for a model that reads records of another domain (images, texts or tables) than the dataset's.
-
-    Args:
-        fitting: names of models that read the dataset's records.
-    """
-    return UsageError(
-        f"{model} reads {KINDS[read].noun}, and {dataset} holds {KINDS[domain].noun}; models for them: "
+    raise UsageError(
+        f"{model.name} reads {KINDS[read].noun}, and {dataset.name} holds {KINDS[domain].noun}; models for them: "
         f"{', '.join(sorted(fitting))}"
     )
 
 
-def check_same_domain(
-    dataset: str, domain: str, *, auxiliary: str, other: str, augment: str, features: Sequence[str]
-) -> None:
-    """Refuse an auxiliary dataset, augmentation or feature network of another domain than the dataset."""
-    if other != domain:
-        raise UsageError(
-            f"auxiliary={auxiliary} holds {KINDS[other].noun}, and {dataset} holds {KINDS[domain].noun}; name a "
-            f"dataset of {KINDS[domain].noun}, or disjoint"
-        )
-    if KINDS[domain].pictures:
-        return
-    held = f"{dataset} holds {KINDS[domain].noun}"
-    if augment != "none":
-        raise UsageError(f"augment={augment} moves pixels, and {held}; use augment=none")
-    if features:
-        raise UsageError(f"features={','.join(features)} looks at images, and {held}; leave it out")
+def check_same_domain(config: AuditConfig) -> None:
+    """Refuse other parts, and gates, of another domain than the dataset."""
+    kind, name = KINDS[domain_of(config.dataset)], config.dataset.name
+    if config.auxiliary not in OF_THE_DATASET:
+        other = domain_of(parse("datasets", config.auxiliary))
+        if other != kind.name:
+            raise UsageError(
+                f"auxiliary={config.auxiliary} holds {KINDS[other].noun}, and {name} holds {kind.noun}; name a dataset "
+                f"of {kind.noun}, or disjoint"
+            )
+    if not kind.pictures:
+        held, augment = f"{name} holds {kind.noun}", config.training.augment
+        if augment != "none":
+            raise UsageError(f"augment={augment} moves pixels, and {held}; use augment=none")
+        if config.features:
+            raise UsageError(f"features={','.join(config.features)} looks at images, and {held}; leave it out")
+        if config.metrics:
+            raise UsageError(f"metric={config.metrics[0].label} looks at images, and {name} holds none; leave it out")
+    measured = {one.name: None for one in (*kind.measures, *kind.perceived, IDENTIFIED)}
+    for gate in config.gates:
+        if gate.measure in OF_RECORDS and gate.measure not in measured:
+            raise UsageError(
+                f"the gate {gate} cannot be judged: {name} holds {kind.noun}, whose guesses have "
+                f"{', '.join(measured)}; name one of these"
+            )

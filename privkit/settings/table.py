@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -9,23 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from privkit.attacks.query_rules import QueryRules
 from privkit.errors import unknown
-from privkit.settings.budgets import DEFAULT, Budget, Tuning, as_budget, as_tuning
-from privkit.settings.values import (
-    as_count,
-    as_delta,
-    as_device,
-    as_features,
-    as_folder,
-    as_gates,
-    as_many,
-    as_memory,
-    as_queries,
-    as_seconds,
-    as_seeds,
-    as_trust,
-    as_victims,
-    of_type,
-)
+from privkit.settings import values
+from privkit.settings.budgets import DEFAULT, Budget, Tuning, as_budget
 
 if TYPE_CHECKING:
     from privkit.reports.gate import Gate
@@ -45,8 +31,7 @@ class Setting:
     many: bool = False  # whether several values may be given, by a flag that is repeated or a list in a file
     default: Any = None  # None if there is none, or if it depends on other settings
     absent: str = ""  # what applies without it, in words, if `default` does not show it
-    # function from a value of a flag, a file or Python to its checked form; raises UsageError. Without one, a switch is
-    # a bool, and `many` values are a list.
+    # from a value of a flag, a file or Python to its checked form. By default, a switch is a bool, and `many` a list.
     check: Callable[[Any], Any] = lambda given: given
     answer: bool = True  # whether it may change an answer, so that the fingerprint of a run depends on it
     file: bool = True  # whether a configuration file may hold it
@@ -94,23 +79,20 @@ class AuditSettings:
 
     recorded: Path | None = _setting(
         "Folder of a recording (privkit.Recorder) to audit, instead of training a model here.",
-        kind=Path,
-        check=as_folder("recorded"),
+        check=values.as_folder("recorded"),
         recorded=True,
     )
     trust: tuple[str, ...] | None = _flag(
         "Module of yours that a recording may build its segments and its defense from; repeatable.",
-        many=True,
         absent="none",
-        check=as_trust,
+        check=values.as_trust,
         recorded=True,
     )
     defense: Sequence[Any] = _setting(
-        f"{_PART}, or your own module:object; repeatable.", many=True, default=["batch_shuffle"], of_cell=False
+        f"{_PART}, or your own module:object; repeatable.", default=["batch_shuffle"], of_cell=False
     )
     attack: Sequence[Any] = _setting(
         f"{_PART}, your own module:object, all, or auto (the strongest known quick ones); repeatable.",
-        many=True,
         default=["auto"],
         of_cell=False,
         recorded=True,
@@ -118,9 +100,7 @@ class AuditSettings:
     dataset: Any = _setting(
         f"{_PART} such as folder:path=DIR or arrays:path=FILE, or your own module:object.", default="digits"
     )
-    skip_bad_rows: bool = _setting(
-        "Leave out bad rows of text files; the results say how many.", kind=bool, default=False
-    )
+    skip_bad_rows: bool = _setting("Leave out bad rows of text files; the results say how many.", default=False)
     model: Any = _setting(
         f"{_PART}, or your own by import path: module:object or two segments, package.Lower:package.Upper.",
         absent="vit_micro",
@@ -129,10 +109,8 @@ class AuditSettings:
     partition: Any = _setting("iid or dirichlet:alpha=0.1.", default="iid")
     seed: tuple[int, ...] = _setting(
         "Repeatable: the whole run is repeated for each seed.",
-        kind=int,
-        many=True,
         default=[0],
-        check=as_seeds,
+        check=values.as_seeds,
         recorded=True,
         of_cell=False,
     )
@@ -140,56 +118,50 @@ class AuditSettings:
         "smoke, quick, small, medium or large, or NAME:key=value,….", default=DEFAULT, check=as_budget, recorded=True
     )
     training: Any = _setting("key=value,… such as batch_size=50,optimizer=sgd.", default={})
-    delta: float = _setting("δ at which ε is given.", kind=float, default=1e-5, check=as_delta, recorded=True)
+    delta: float = _setting("δ at which ε is given.", default=1e-5, check=values.as_delta, recorded=True)
     auxiliary: Any = _setting(
         "The adversary's records: disjoint, training, candidates or a dataset.", default="disjoint"
     )
     victims: Literal["private", "test"] | None = _setting(
-        "Attacked records: private or test.", absent="private; test if auxiliary=training", check=as_victims
+        "Attacked records: private or test.", absent="private; test if auxiliary=training", check=values.as_victims
     )
     queries: QueryRules = _setting(
         "Limits on the adversary's queries: rounds=100,copies=false, or rounds=0 for none.",
         default={},
         absent="any number",
-        check=as_queries,
+        check=values.as_spec("queries", QueryRules),
         recorded=True,
     )
     tune: Tuning | None = _setting(
         "Choose the fields of attacks on the adversary's own records, such as trials=20,share=.25; needs "
         "privkit-sl[tune].",
         absent="attacks as given",
-        check=as_tuning,
+        check=values.as_spec("tune", Tuning),
     )
     escalate: int | None = _setting(
         "How often a failed attack that may still improve continues with twice its work; 0 for never.",
-        kind=int,
         absent="2; 0 for fewer than 4 epochs",
-        check=as_count("escalate", most=10, least=0),
+        check=values.as_count("escalate", most=10, least=0),
         recorded=True,
     )
     parts: Sequence[Any] = _setting(
-        "Part of a split release that the adversary holds (part_1, …); repeatable.", many=True, default=(), absent="all"
+        "Part of a split release that the adversary holds (part_1, …); repeatable.", default=(), absent="all"
     )
     features: tuple[str, ...] = _setting(
         "Network for F-SIM and identification (embedded, dlib, timm:MODEL, torchvision:MODEL, file:PATH), lpips:alex, "
         "or classifier (trained on auxiliary images, or classifier:PATH), which recognizes guesses; repeatable. "
         "A PATH is a TorchScript program, and it is run.",
-        many=True,
         default=(),
-        check=as_features,
+        check=values.as_features,
         recorded=True,
     )
     metric: Sequence[Any] = _setting(
-        "Your own metric of images, module:object; its column is own_NAME; repeatable.",
-        many=True,
-        default=(),
-        recorded=True,
+        "Your own metric of images, module:object; its column is own_NAME; repeatable.", default=(), recorded=True
     )
     gate: tuple[Gate, ...] = _how(
         "Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable.",
-        many=True,
         default=(),
-        check=as_gates,
+        check=values.as_gates,
         recorded=True,
     )
 
@@ -199,29 +171,28 @@ class ExecutionSettings:
     """Settings on how a run is computed, which do not change results. A configuration inherits these fields."""
 
     data_root: Path | None = _how(
-        "Folder of the official datasets.", kind=Path, absent=f"${DATA_ROOT_VARIABLE}", check=as_folder("data_root")
+        "Folder of the official datasets.", absent=f"${DATA_ROOT_VARIABLE}", check=values.as_folder("data_root")
     )
-    download: bool = _how("Fetch missing official files into the data root.", kind=bool, default=False)
-    device: str = _how("auto, cpu, cuda, or cuda:0, cuda:1, ….", default="auto", check=as_device, recorded=True)
+    download: bool = _how("Fetch missing official files into the data root.", default=False)
+    device: str = _how("auto, cpu, cuda, or cuda:0, cuda:1, ….", default="auto", check=values.as_device, recorded=True)
     threads: int | None = _how(
         "CPU threads.",
-        kind=int,
         absent="OMP_NUM_THREADS, else all usable, at most 8",
-        check=as_count("threads"),
+        check=values.as_count("threads"),
         recorded=True,
     )
     cell_seconds: float | None = _how(
         "Seconds after which a cell ends as an error.",
-        kind=float,
         absent="no limit",
-        check=as_seconds,
+        check=values.as_seconds,
         recorded=True,
         of_cell=False,
     )
     cell_memory: int | None = _how(
         "Memory at which a cell ends as an error, such as 4GiB.",
+        kind=str,
         absent="no limit",
-        check=as_memory,
+        check=values.as_memory,
         recorded=True,
         of_cell=False,
     )
@@ -232,20 +203,17 @@ class CommandFlags:
     """Flags that say where one command's settings come from, and what the command does."""
 
     preset: str | None = _flag("A paper's own settings (privkit papers lists them); --config and flags override them.")
-    config: Path | None = _flag("TOML file with these settings; flags override it.", kind=Path)
-    grid: Path | None = _flag(
-        "TOML file as --config, whose dataset and model may be lists: one run for each pair.", kind=Path
-    )
-    yes: bool = _flag("Begin a grid of more than 1000 cells.", kind=bool, default=False, of_cell=False)
+    config: Path | None = _flag("TOML file with these settings; flags override it.")
+    grid: Path | None = _flag("TOML file as --config, whose dataset and model may be lists: one run for each pair.")
+    yes: bool = _flag("Begin a grid of more than 1000 cells.", of_cell=False)
     out: Path | None = _flag(
-        "Run folder; the same command resumes it.", kind=Path, absent="privkit-runs/DATASET-HASH", of_cell=False
+        "Run folder; the same command resumes it.", absent="privkit-runs/DATASET-HASH", of_cell=False
     )
     workers: int | None = _flag(
         "Processes of this machine that share the cells, the threads and the GPUs; with --engine, the number of cells "
         "submitted at once.",
-        kind=int,
         absent="one for each cell and CPU, at most 4; 1 with --threads, --engine, a GPU or code of yours",
-        check=lambda given: given if given is None else as_count("workers")(given),
+        check=lambda given: given if given is None else values.as_count("workers")(given),
         of_cell=False,
     )
     engine: str | None = _flag(
@@ -254,30 +222,21 @@ class CommandFlags:
         absent="processes of this machine",
         of_cell=False,
     )
-    again: bool = _flag(
-        "Recompute what rests on changed data, code, versions, device or threads.",
-        kind=bool,
-        default=False,
-        of_cell=False,
-    )
-    dry_run: bool = _flag(
-        "Print the cells and an estimate; train nothing. Your own parts are imported.",
-        kind=bool,
-        default=False,
-        of_cell=False,
-    )
+    again: bool = _flag("Recompute what rests on changed data, code, versions, device or threads.", of_cell=False)
+    dry_run: bool = _flag("Print the cells and an estimate; train nothing. Your own parts are imported.", of_cell=False)
 
 
 def settings_of(declared: type) -> tuple[Setting, ...]:
-    """The settings that a class declares, in order of declaration."""
-    return tuple(Setting(name=each.name, **{"check": _check_of(each), **each.metadata}) for each in fields(declared))
+    """The settings that a class declares, in order of declaration; what their flags read follows from their types."""
+    return tuple(_declared(each) for each in fields(declared))
 
 
-def _check_of(declared: Field[Any]) -> Callable[[Any], Any]:
-    """The default check of a setting, from its type."""
-    if declared.metadata.get("kind") is bool:
-        return of_type(declared.name, bool, "true or false")
-    return as_many if declared.metadata.get("many") else lambda given: given
+def _declared(each: Field[Any]) -> Setting:
+    kind = next((kind for kind in (bool, int, float, Path) if re.search(rf"\b{kind.__name__}\b", str(each.type))), str)
+    many = str(each.type).startswith("Sequence") or ", ...]" in str(each.type)
+    default = False if kind is bool else None
+    check = values.as_switch(each.name) if kind is bool else values.as_many if many else lambda given: given
+    return Setting(name=each.name, **{"kind": kind, "many": many, "default": default, "check": check, **each.metadata})
 
 
 SETTINGS = {each.name: each for declared in (AuditSettings, ExecutionSettings) for each in settings_of(declared)}
@@ -297,9 +256,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
-    """Create an instance of a class of settings from the user's values, each of which is checked.
-
-    A `UsageError` names the first value that is not allowed.
+    """An instance of a class of settings from the user's values, each of which is checked.
 
     >>> checked(ExecutionSettings, {"cell_memory": "4GiB"}).cell_memory
     4294967296

@@ -9,8 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privkit.attacks.query_rules import QueryRules
-from privkit.errors import LONGEST, UsageError, shortened, unknown
+from privkit.errors import LONGEST, UsageError, shortened
 from privkit.metrics.feature_names import check_names
 from privkit.parts.registry import read_options, specify
 
@@ -21,18 +20,12 @@ _UNITS = {"M": 2**20, "G": 2**30}
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
-def of_type(name: str, kinds: type | tuple[type, ...], what: str) -> Callable[[Any], Any]:
-    """Create a function that checks the type of a setting's value and returns the value; `what` describes allowed
-    values.
-
-    >>> of_type("download", bool, "true or false")("no")
-    Traceback (most recent call last):
-    privkit.errors.UsageError: download must be true or false, got 'no'
-    """
+def must_be(what: str, fits: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function that returns a setting's value if it fits, and otherwise says what it must be."""
 
     def checked(given: Any) -> Any:
-        if not isinstance(given, kinds):
-            raise UsageError(f"{name} must be {what}, got {shortened(given)}")
+        if not fits(given):
+            raise UsageError(f"{what}, got {shortened(given)}")
         return given
 
     return checked
@@ -40,8 +33,32 @@ def of_type(name: str, kinds: type | tuple[type, ...], what: str) -> Callable[[A
 
 def as_folder(name: str) -> Callable[[Any], Path]:
     """A function that turns a setting into a folder; `~` is the user's home."""
-    checked = of_type(name, (str, Path), "the path of a folder")
+    checked = must_be(f"{name} must be the path of a folder", lambda given: isinstance(given, str | Path))
     return lambda given: Path(checked(given)).expanduser()
+
+
+def as_switch(name: str) -> Callable[[Any], Any]:
+    """A function that checks that a setting is a bool."""
+    return must_be(f"{name} must be true or false", lambda given: isinstance(given, bool))
+
+
+def as_count(name: str, most: int = 1024, least: int = 1) -> Callable[[Any], Any]:
+    """A function that checks that a setting is a whole number from `least` to `most`."""
+    what = f"{name} must be a whole number from {least} to {most}"
+    return must_be(what, lambda given: type(given) is int and least <= given <= most)
+
+
+as_seconds = must_be(
+    "cell_seconds must be a number of seconds above 0", lambda given: type(given) in (int, float) and 0 < given < inf
+)
+as_delta = must_be(
+    "delta must be a number in (0, 1), such as 1e-5", lambda given: isinstance(given, float) and 0 < given < 1
+)
+as_victims = must_be("victims must be private or test", lambda given: given in ("private", "test"))
+as_device = must_be(
+    "device must be auto, cpu, cuda, or cuda:0, cuda:1, …",
+    lambda given: isinstance(given, str) and re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", given),
+)
 
 
 def as_many(value: Any) -> Sequence[Any]:
@@ -62,22 +79,14 @@ def as_seeds(given: Any) -> tuple[int, ...]:
     """Seeds: whole numbers ≥ 0, each once."""
     seeds = as_many(given)
     for seed in seeds:
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-            raise UsageError(f"a seed is a whole number from 0 to 2^32 - 1, got {shortened(seed)}")
+        must_be("a seed is a whole number from 0 to 2^32 - 1", lambda one: type(one) is int and 0 <= one < 2**32)(seed)
     if not seeds:
         raise UsageError("name at least one seed")
     return tuple(dict.fromkeys(seeds))
 
 
-def as_seconds(given: Any) -> float:
-    """A time in seconds."""
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < inf:
-        raise UsageError(f"cell_seconds is a number of seconds above 0, got {shortened(given)}")
-    return float(given)
-
-
 def as_memory(given: Any) -> int:
-    """Parse an amount of memory such as "4GiB" into bytes.
+    """Bytes of an amount of memory.
 
     >>> as_memory("500MiB"), as_memory("2G")
     (524288000, 2147483648)
@@ -88,23 +97,8 @@ def as_memory(given: Any) -> int:
     return size
 
 
-def as_count(name: str, most: int = 1024, least: int = 1) -> Callable[[Any], int]:
-    """A function that checks that a setting is a whole number from `least` to `most`."""
-
-    def checked(given: Any) -> int:
-        if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
-            raise UsageError(f"{name} must be a whole number from {least} to {most}, got {shortened(given)}")
-        return given
-
-    return checked
-
-
 def as_trust(given: Any) -> tuple[str, ...]:
-    """Parse the modules from which a recording may build its segments: a tuple of names, each once.
-
-    >>> as_trust("mynets"), as_trust(["mynets.small", "torch.nn"]), as_trust(None)
-    (('mynets',), ('mynets.small', 'torch.nn'), ())
-    """
+    """The modules from which a recording may build its segments: names, each once."""
     names = [] if given is None else as_many(given)
     for name in names:
         known = isinstance(name, str) and _MODULE.fullmatch(name)
@@ -113,38 +107,9 @@ def as_trust(given: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def as_device(given: Any) -> str:
-    """Check the name of a computing device: auto, cpu, cuda, or one of several GPUs by its number, such as cuda:1.
-
-    >>> as_device("cuda:1")
-    'cuda:1'
-    """
-    device: str = of_type("device", str, "auto, cpu, cuda, or cuda:0, cuda:1, …")(given)
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", device):
-        raise UsageError(f"a device is auto, cpu, cuda, or cuda:0, cuda:1, …; got {shortened(device)}")
-    return device
-
-
-def as_delta(given: Any) -> float:
-    """The δ at which ε is reported."""
-    delta: float = of_type("delta", float, "a number in (0, 1), such as 1e-5")(given)
-    if not 0 < delta < 1:
-        raise UsageError(f"delta must lie in (0, 1), got {delta}")
-    return delta
-
-
-def as_victims(given: Any) -> str:
-    """Which images are attacked: "private" or "test"."""
-    victims: str = of_type("victims", str, "private or test")(given)
-    if victims not in ("private", "test"):
-        raise unknown("victims", victims, ["private", "test"])
-    return victims
-
-
-def as_queries(given: Any) -> QueryRules:
-    """The limits on the adversary's queries: number of rounds, and whether an image may occur twice in a round."""
-    rules: QueryRules = specify("queries", QueryRules, as_options("queries", given))
-    return rules
+def as_spec(name: str, declared: type) -> Callable[[Any], Any]:
+    """A function that turns options into an object of a class that declares them."""
+    return lambda given: specify(name, declared, as_options(name, given))
 
 
 def as_features(given: Any) -> tuple[str, ...]:
@@ -158,22 +123,16 @@ def as_features(given: Any) -> tuple[str, ...]:
 
 def as_gates(given: Any) -> tuple[Gate, ...]:
     """Gates: conditions on results, under which a run passes or fails."""
-    from privkit.reports.gate import GateError, must_agree
+    from privkit.reports.gate import Gate, GateError, must_agree
 
-    gates = tuple(_gate(text) for text in as_many(given))
+    texts = as_many(given)
+    for text in texts:
+        must_be("a gate is a text such as 'ssim<=0.4'", lambda given: isinstance(given, str) and len(given) <= LONGEST)(
+            text
+        )
     try:
+        gates = tuple(map(Gate.parse, texts))
         must_agree(gates)
     except GateError as error:
         raise UsageError(str(error)) from None
     return gates
-
-
-def _gate(text: Any) -> Gate:
-    from privkit.reports.gate import Gate, GateError
-
-    if not isinstance(text, str) or len(text) > LONGEST:
-        raise UsageError(f"a gate is a text such as 'ssim<=0.4', got {shortened(text)}")
-    try:
-        return Gate.parse(text)
-    except GateError as error:
-        raise UsageError(str(error)) from None

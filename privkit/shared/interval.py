@@ -28,24 +28,16 @@ class Interval:
 def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Interval:
     """The share of hits among independent trials, with its exact confidence interval.
 
-    Args:
-        hits: number of hits, 0..trials. A trial with several dependent parts may count with its share of hits; the
-            number is then rounded down for the lower limit and up for the upper limit.
-        trials: number of trials, n ≥ 1.
-        confidence: probability in (0, 1) that both limits hold.
+    A trial with several dependent parts may count with its share of hits; `hits` is then rounded down for the lower
+    limit and up for the upper limit.
 
     Source: Clopper and Pearson 1934, computed by scipy `binomtest`.
     """
     if trials < 1:
         raise ValueError("a share needs at least one trial: there is nothing to count")
-    return Interval(
-        value=hits / trials,
-        low=_exact(floor(hits), trials, confidence)[0],
-        high=_exact(ceil(hits), trials, confidence)[1],
-        n=trials,
-        confidence=confidence,
-        method="Clopper–Pearson",
-    )
+    low, high = _exact(floor(hits), trials, confidence)[0], _exact(ceil(hits), trials, confidence)[1]
+    how = "Clopper–Pearson"
+    return Interval(value=hits / trials, low=low, high=high, n=trials, confidence=confidence, method=how)
 
 
 @lru_cache(maxsize=4096)

@@ -61,10 +61,7 @@ def _up(rate: float) -> str:
 def of_use(epsilon: float, delta: float, limits: Limits | None) -> bool:
     """Whether a proven bound keeps every attack's true positive rate below 0.99 at a false positive rate of 0.01.
 
-    Args:
-        epsilon: the proven ε at `delta`, ≥ 0 or infinite.
-        delta: δ in [0, 1).
-        limits: limits from the whole trade-off curve; None if only ε at δ is known.
+    `limits` come from the whole trade-off curve; None if only ε at δ is known.
 
     Source: Kairouz, Oh and Viswanath 2015, Theorem 2.1 (the region of one ε and δ).
 

@@ -1,5 +1,4 @@
-"""The table of all measures of how close an attack's guess is to the true record, with their direction, range and
-display.
+"""The table of all measures of how close a guess is to the true record, with direction, range and display.
 
 Measures are computed in `privkit/domains/<domain>` or `privkit/audit/goals`. Code that reads a finished run needs only
 this table, without torch.
@@ -22,13 +21,11 @@ class Measure:
     title: str = ""  # the name in sentences, charts and cards; empty for `name`
     heading: str = ""  # heading of its table column; empty for the title with an arrow in the defender's favor
     spoken: str = ""  # the name in a check; empty for the title
-    # whether a higher value means a closer guess; None if either may, as for an AUC
-    higher_is_closer: bool | None = True
+    higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if either may
     within: tuple[float, float] = UNIT  # range of the values (low, high), which limits intervals over seeds
     unit: str = ""  # empty for numbers without one
     digits: int = 3  # number of printed decimals
-    # whether the truth chooses a threshold or a renaming, so that it is above chance even if nothing is learned
-    fitted: bool = False
+    fitted: bool = False  # whether the truth chooses a threshold or a renaming, so that it is above chance anyway
     compared: bool = True  # whether attacks and runs are compared by it; False if another measure says the same
 
     def __post_init__(self) -> None:
@@ -48,9 +45,7 @@ class Floor:
     gate: str  # the floor's name in a gate
     beaten: str = ""  # name of the check that an attack is better; empty if there is no such check
     mounted: bool = False  # whether it is also registered as an attack
-    # whether it uses each record's true label; it then separates what belongs to the record from what belongs to its
-    # class
-    labels: bool = False
+    labels: bool = False  # whether it uses each true label, and so tells a record from its class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,22 +106,9 @@ IMAGES = Records(
     model="vit_micro",
     baseline="black_box:epochs=5",
     general=(
-        "black_box",
-        "ridge",
-        "posterior_mean",
-        "seen_tokens",
-        "mixture_posterior",
-        "ridge:order=recognized",
-        "fingerprints",
-        "jigsaw",
-        "white_box",
-        "jigsaw_white_box",
-        "adaptive",
-        "unmix",
-        "union",
-        "mixture_posterior:passes=8",
-        "jigsaw:passes=8",
-        "white_box:passes=8",
+        *("black_box", "ridge", "posterior_mean", "seen_tokens", "mixture_posterior", "ridge:order=recognized"),
+        *("fingerprints", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix", "union"),
+        *("mixture_posterior:passes=8", "jigsaw:passes=8", "white_box:passes=8"),
     ),
     passive=("fora",),
     pictures=True,
@@ -168,13 +150,8 @@ TOKENS = Records(
     model="transformer_micro",
     baseline="vocabulary",
     general=(
-        "vocabulary",
-        "token_decoder",
-        "token_search",
-        "nearest_record",
-        "vocabulary:passes=8",
-        "token_decoder:passes=8",
-        "token_search:passes=8",
+        *("vocabulary", "token_decoder", "token_search", "nearest_record"),
+        *("vocabulary:passes=8", "token_decoder:passes=8", "token_search:passes=8"),
     ),
 )
 
@@ -202,13 +179,8 @@ TABLES = Records(
     model="table_mlp",
     baseline="ridge",
     general=(
-        "black_box",
-        "ridge",
-        "nearest_record",
-        "field_order",
-        "ridge:order=recognized",
-        "adaptive",
-        "ridge:passes=8",
+        *("black_box", "ridge", "nearest_record", "field_order"),
+        *("ridge:order=recognized", "adaptive", "ridge:passes=8"),
     ),
 )
 
@@ -238,11 +210,7 @@ ORDERS = (
     Measure(name="membership", heading="membership ↓"),
     Measure(name="bits_before", higher_is_closer=False, within=(0.0, inf), unit="bit", compared=False),
     Measure(
-        name="bits_left",
-        heading="bits of the order left ↑",
-        higher_is_closer=False,
-        within=(0.0, inf),
-        unit="bit",
+        name="bits_left", heading="bits of the order left ↑", higher_is_closer=False, within=(0.0, inf), unit="bit"
     ),
 )
 """Measures of attacks that restore the order of tokens."""
@@ -275,8 +243,7 @@ CONSTANT_ATTACKS = frozenset(floor.name for floor in FLOORS.values() if floor.mo
 
 
 def measure(name: str) -> Measure:
-    """Look up a measure of closeness by its name. A name outside the table, such as a plug-in's measure, serves as its
-    own title.
+    """A measure by its name; a name outside the table, such as a plug-in's measure, serves as its own title.
 
     >>> measure("ssim").title, measure("matched_ssim").within, measure("sharpness").heading
     ('SSIM', (-1.0, 1.0), 'sharpness')
@@ -286,9 +253,7 @@ def measure(name: str) -> Measure:
 
 
 def floor_title(name: str, protocol: str = "") -> str:
-    """The title in tables of a guess that uses no release (a floor for attacks), such as mid-grey.
-
-    The protocol is added if given; a guess that is not in privkit's list keeps its name.
+    """The title of a floor in tables, with the protocol if given.
 
     >>> floor_title("mid_grey"), floor_title("loudest", "sl")
     ('mid-grey', 'loudest (sl)')
@@ -297,11 +262,7 @@ def floor_title(name: str, protocol: str = "") -> str:
 
 
 def differs(values: Mapping[str, float | None]) -> bool:
-    """Whether a guess that uses no release has different scores under different protocols, to three decimals.
-
-    `values` holds the score under each protocol.
-
-    Protocols form different batches, so different records may be attacked.
+    """Whether a floor's scores under the protocols differ, to three decimals: their batches attack different records.
 
     >>> differs({"sl": 0.1841, "cutmixsl": 0.1732}), differs({"sl": 0.1841, "cutmixsl": 0.1839}), differs({})
     (True, False, False)
@@ -309,19 +270,8 @@ def differs(values: Mapping[str, float | None]) -> bool:
     return len({round(value, 3) for value in values.values() if value is not None}) > 1
 
 
-def records_called(noun: str) -> Records | None:
-    """The kind of records (images, texts or table rows) that a noun in results names; None for an unknown noun.
-
-    >>> records_called("table rows").likeness
-    'cells'
-    """
-    return next((kind for kind in KINDS.values() if kind.noun == noun), None)
-
-
 def deciding(names: list[str]) -> str:
-    """Which of a result's measures compares attacks: its name, or "" if there are no measures.
-
-    It is the first in the table of measures or, if the table has none of them, the first in `names`.
+    """Which of a result's measures compares attacks: the first in the table of measures, else the first name, else "".
 
     >>> deciding(["psnr", "mse"]), deciding(["sharpness"]), deciding([])
     ('mse', 'sharpness', '')
@@ -331,9 +281,5 @@ def deciding(names: list[str]) -> str:
 
 
 def likeness(names: list[str]) -> str:
-    """Which of a result's measures shows how similar guesses look to the records: its name, or "" if it is missing.
-
-    >>> likeness(["mse", "psnr", "ssim"]), likeness(["mse", "psnr"])
-    ('ssim', '')
-    """
+    """Which of a result's measures shows how similar guesses look to the records, or ""."""
     return next((kind.likeness for kind in KINDS.values() if kind.likeness in names), "")

@@ -11,11 +11,7 @@ disjoint ones with the attacked records among them, so that the adversary has to
 
 
 def hold_attacked(source: str, attacked: str) -> bool:
-    """Whether an adversary with records from `source` holds the attacked records themselves.
-
-    Args:
-        source: source of the adversary's records: one of `OF_THE_DATASET`, or the name of a dataset.
-        attacked: which records are attacked, "private" or "test".
+    """Whether an adversary with records from `source` holds the attacked records ("private" or "test") themselves.
 
     >>> hold_attacked("candidates", "test"), hold_attacked("training", "test"), hold_attacked("training", "private")
     (True, False, True)

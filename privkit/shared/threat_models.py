@@ -24,14 +24,9 @@ INCLUDES: dict[ThreatModel, tuple[ThreatModel, ...]] = {
     "passive": ("passive",),
     "malicious": ("malicious", "passive"),
 }
-"""Threat model -> the threat models whose attacks its adversary can mount, itself first; weights and many passes do not
-nest."""
+"""Threat model -> those whose attacks its adversary can mount, itself first; weights and many passes do not nest."""
 
 
 def threat_name(model: str) -> str:
-    """The readable name of a threat model, for tables and sentences.
-
-    >>> threat_name("many_passes")
-    'many passes'
-    """
+    """The readable name of a threat model."""
     return model.replace("_", " ")

@@ -15,7 +15,7 @@ from privkit.audit.goals.labels import asked
 from privkit.wire.transcript import RecordedRound, Transcript
 
 CONTEXT: Any = SimpleNamespace(
-    config=SimpleNamespace(protocol=SimpleNamespace(spec=SimpleNamespace(gradient="unicast"))),
+    config=SimpleNamespace(auxiliary="disjoint", protocol=SimpleNamespace(spec=SimpleNamespace(gradient="unicast"))),
     seed_data=SimpleNamespace(splits=SimpleNamespace(domain=SimpleNamespace(shape=(1, 2, 2)))),
     round_size=6,
     generator=Generator,

@@ -17,7 +17,7 @@ from privkit.attacks.base import NotApplicable
 from privkit.audit.claims import audit_one_run
 from privkit.audit.goals.canaries_returned import gradients
 from privkit.audit.goals.canaries_sent import Sending, farthest, in_their_rows, seen_alone, smashed, tells_where
-from privkit.audit.goals.distinguish import because, bound_check, of_one_record
+from privkit.audit.goals.distinguish import bound_check, remarked
 from privkit.audit.goals.trained import must_get_gradients
 from privkit.audit.run import run_audit
 from privkit.defenses.base import ReleaseCount
@@ -271,16 +271,16 @@ def test_canaries_are_dependent_if_the_lower_segment_learns_or_lets_images_meet(
 
 def test_a_dependent_canary_says_why_beside_a_claim_alone() -> None:
     claimed, free = audited(3.0), audited(inf)
-    assert "not independent trials (rows meet), so" in because(claimed, "rows meet").statement
-    assert because(free, "rows meet") == free
-    assert because(claimed, "") == claimed
+    assert "not independent trials (rows meet), so" in remarked(claimed, no_protection(), "rows meet").statement
+    assert remarked(free, no_protection(), "rows meet") == free
+    assert remarked(claimed, no_protection(), "") == claimed
 
 
 def test_one_record_of_a_client_is_said_to_be_one() -> None:
     claim: Certificate = replace(no_protection(), kind="differential_privacy", epsilon=3.0, delta=1e-5, unit="client")
     found = audited(3.0)
-    assert "the claim is about a whole client" in of_one_record(found, claim).statement
-    told = of_one_record(found, replace(claim, unit="record"))
+    assert "the claim is about a whole client" in remarked(found, claim, "").statement
+    told = remarked(found, replace(claim, unit="record"), "")
     assert "whole client" not in told.statement
     assert told.ceiling == found.ceiling
     assert "95 % confidence, for this row alone" in told.statement

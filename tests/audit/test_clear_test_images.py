@@ -23,7 +23,7 @@ def test_accuracy_without_the_defense_is_said(defense: str, clear: str, tmp_path
     given: dict[str, Any] = {**SMALL, "defense": defense, "attack": "mean_image"}
     given["budget"] = "smoke:private=60,auxiliary=60,test=50,victims=50,epochs=0"
     row = run_audit(out=tmp_path / "run", **given).rows[-1]
-    said = [note for note in row.notes if note.startswith("accuracy is measured on test images that are sent without")]
-    assert said == [
-        f"accuracy is measured on test images that are sent without {clear}; attacks read releases with it"
-    ] * (clear != "")
+    said = [note for note in row.notes if note.startswith("accuracy is measured on test images sent without")]
+    assert said == [f"accuracy is measured on test images sent without {clear}; attacks read releases with it"] * (
+        clear != ""
+    )

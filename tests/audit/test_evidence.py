@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from privkit.audit.evidence import write_evidence
-from privkit.audit.report import build
+from privkit.audit.report import build, write_evidence
 from privkit.audit.run import AuditRun
 from privkit.cli.app import app
 from privkit.errors import DamagedFile, RunFolderError, UnfinishedRun

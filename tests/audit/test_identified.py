@@ -105,7 +105,7 @@ def test_mirrored_and_moved_guesses_are_identified_in_another_place(moved: str) 
     }[moved]
     found = by_pattern(identified_when_moved(attacked.x, guess, middle), 10, "mirrored")
     assert [check.detail for check in found] == [
-        "100 of 100 images are identified by correlation: their guesses show them mirrored"
+        "100 of 100 images are identified by correlation: guesses show them mirrored"
     ]
 
 

@@ -34,7 +34,7 @@ def standing_in(worker: CellWorker, task: Task) -> TaskResult:
     trained = f"models/{cell.model_id}/{TRAINED}"
     files = {} if trained in task.names else {trained: sealed({"model": cell.model_id}).encode()}
     files[f"cells/{cell.id}/scores.npz"] = cell.id.encode()
-    row = Row(**planned_row(worker.part(cell), cell), status="done")
+    row = Row(**planned_row(worker.parts[cell.id], cell), status="done")
     return TaskResult(row=line(row), files=files, notes=("a note",))
 
 

@@ -150,7 +150,7 @@ def test_a_fraction_of_the_training_set_keeps_the_class_shares() -> None:
         ({"protocol": "splitfd"}, "did you mean 'splitfed'?"),
         ({"protocol": "psl:clients=0"}, "clients must be a whole number >= 1, got 0"),
         ({"partition": "dirichlet:alpha=0"}, "alpha must be a finite number >= 1e-06"),
-        ({"delta": 1.0}, r"delta must lie in \(0, 1\)"),
+        ({"delta": 1.0}, r"delta must be a number in \(0, 1\)"),
         ({"training": "fraction=0.0"}, "fraction must be a finite number > 0 and <= 1"),
         ({"training": "augment=flip"}, "augment"),
     ],

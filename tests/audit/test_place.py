@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from privkit.audit.place import entries_of, placed
+from privkit.audit.report import entries_of, placed
 from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.errors import RunFolderError, UsageError
@@ -50,7 +50,7 @@ def test_a_run_without_an_accuracy_is_refused_with_the_reason(
     copied: Path, registered: Path, small_run: AuditRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [row.model_copy(update={"accuracy": None}) for row in small_run.rows]
-    monkeypatch.setattr("privkit.audit.place.finished_rows", lambda run: (None, rows))
+    monkeypatch.setattr("privkit.run.records.finished_rows", lambda run: (None, rows))
     with pytest.raises(UsageError, match="has no accuracy, which a place needs"):
         placed(copied)
 
@@ -60,7 +60,7 @@ def test_an_adversary_with_candidates_has_no_place(
 ) -> None:
     """It links records that it has, and registered ones guess records that they lack."""
     rows = [row.model_copy(update={"auxiliary": "candidates"}) for row in small_run.rows]
-    monkeypatch.setattr("privkit.audit.place.finished_rows", lambda run: (None, rows))
+    monkeypatch.setattr("privkit.run.records.finished_rows", lambda run: (None, rows))
     with pytest.raises(UsageError, match=r"holds the attacked records among its own.*--auxiliary disjoint"):
         placed(copied)
 

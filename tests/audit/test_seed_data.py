@@ -94,7 +94,7 @@ def test_private_images_are_no_auxiliary_images_of_another_dataset(
     ("settings", "message"),
     [
         ({"budget": "smoke:auxiliary=60"}, "batch_size=50 is more than 15, a quarter of the 60 auxiliary images"),
-        ({"dataset": "lfw_subset", "budget": "small"}, "20, test images; use --training batch_size=20 or less"),
+        ({"dataset": "lfw_subset", "budget": "small"}, "20, test images; use --training batch_size=20"),
         ({"training": "batch_size=99"}, "50, attacked images (the smaller of victims=50 and 200 private ones); use"),
         (
             {"budget": "smoke:victims=1"},

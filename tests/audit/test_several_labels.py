@@ -73,7 +73,7 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
         == "member_inference reads one label per record, and these records have several each"
     )
     # In the first cell, which trains the model, as in the others, which read it from the run folder.
-    assert rows["sdar"].reason.endswith("but that has a loss of its own or loss=multi_label")
+    assert rows["sdar"].reason.endswith("with a server that has a loss of its own or loss=multi_label")
     leak = rows["label_leak"]
     assert leak.accuracy is not None
     assert leak.accuracy.n == 60

@@ -23,8 +23,8 @@ LACKING = {
     "gradient_matching": "needs upper",
     "model_completion": "needs auxiliary and lower",
     "label_leak:at=lower": "needs auxiliary and lower",
-    "member_inference": "labels=kept leaves labels and predictions to the clients",
-    "canaries:on=gradient": "labels=kept leaves labels and predictions to the clients",
+    "member_inference": "labels=kept leaves labels and predictions to clients",
+    "canaries:on=gradient": "labels=kept leaves labels and predictions to clients",
     "sdar": "needs upper",
 }
 

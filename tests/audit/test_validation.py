@@ -121,7 +121,9 @@ def test_the_best_epoch_on_test_images_is_named_a_peek(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
-    with pytest.raises(UsageError, match="keep=best needs validation images and an epoch; use a budget such as"):
+    with pytest.raises(
+        UsageError, match="keep=best needs validation images and an epoch; use budget=small:validation=500"
+    ):
         resolve({"training": "keep=best"})
     with pytest.raises(UsageError, match="keep=best needs validation images"):
         resolve({"training": "keep=best", "budget": "smoke:epochs=0,validation=50"})

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from privkit.settings.early import check_parts
-
 AUDIT = [
     *("--defense=batch_shufle", "--defense=none+batch_shufle", "--defense=batch_shuffle:kep=1", "--defense=@server"),
     *("--defense=batch_shuffle:keep=2", "--defense=batch_shuffle:keep=true", "--defense=batch_shuffle:keep=nan"),
@@ -41,14 +39,8 @@ AUDIT = [
     *("--cell-memory=much", "--trust=mine", "--workers=0", "--workers=two", "--preset=dp_cutmix", "--nothing"),
     *("--config=bad.toml", "--config=key.toml", "--config=value.toml", "--config=absent.toml", "--config=trust.toml"),
     *("--grid=key.toml", "--out=notes.txt", "--out=notes.txt/run", "--out=full"),
-    *("--model=table_mlp", "--model=lstm:kind=gru", "--auxiliary=names", "--auxiliary=breast_cancer"),
     *("--training=keep=best", "--metric=ssim", "--trust=mine"),
     *("--recorded=absent", "--recorded=full", "--recorded=broken", "--recorded=newer", "--recorded=changed"),
-]
-OTHER_DOMAINS = [
-    *("audit --dataset=names --model=lenet5", "audit --dataset=breast_cancer --model=vit_micro:depth=2"),
-    *("audit --dataset=names --auxiliary=digits", "audit --dataset=names --training=augment=crop"),
-    "audit --dataset=breast_cancer --features=embedded",
 ]
 TOGETHER = [
     *("audit --defense=none --gate=ssim<=0.4", "audit --defense=none:protocol=sl --gate=ssim<=0.4"),
@@ -61,7 +53,7 @@ OTHERS = [
 ]
 COMMANDS = [
     *(["audit", option] for option in AUDIT),
-    *(command.split() for command in (*OTHERS, *OTHER_DOMAINS, *TOGETHER)),
+    *(command.split() for command in (*OTHERS, *TOGETHER)),
 ]
 RUN = """
 import sys
@@ -104,15 +96,3 @@ def test_no_refusal_of_words_costs_an_import_of_torch(files: Path) -> None:
     code = RUN.format(commands=COMMANDS, more="")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=files)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-
-
-def test_what_fits_is_not_refused_for_its_domain() -> None:
-    """The default model is of the dataset's domain, and a user's own modules may be of any."""
-    for settings in (
-        {"dataset": "names", "model": None},
-        {"dataset": "names", "model": "lstm", "auxiliary": "disjoint"},
-        {"dataset": "names", "model": "mine.Lower:mine.Upper"},
-        {"dataset": {"name": "breast_cancer"}, "model": {"name": "difm"}},
-        {"dataset": "mine:Own", "model": "table_mlp", "features": ["embedded"]},
-    ):
-        check_parts({"training": {}, **settings})

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from privkit.attacks.inversion.black_box import _decoded_rows
 from privkit.attacks.inversion.decoders import build_decoder
-from privkit.audit.refresh import _changes, _flags
+from privkit.audit.lead import _flags
 from privkit.audit.run import run_audit
 from privkit.cli.start import _told
 from privkit.errors import UsageError
+from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance
 from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.precision import short_by_default
@@ -48,7 +49,7 @@ def test_another_kind_of_gpu_is_a_change_that_no_flag_undoes() -> None:
     there, here, cpu = (
         Provenance(packages={"torch": "2.15"}, machine={"device": name}) for name in ("cuda, A100", "cuda, H200", "cpu")
     )
-    assert _changes(there, here, 0) == ["device (cuda, A100 there, cuda, H200 here)"]
+    assert differences(there, here, seed=0) == ["device (cuda, A100 there, cuda, H200 here)"]
     assert not _flags(there, here)
     assert _flags(there, cpu) == ["--device cuda"]
 

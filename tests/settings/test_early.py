@@ -47,7 +47,6 @@ def entry(target: str) -> dict[str, Any]:
     hints = get_type_hints(cls, include_extras=True) if fields else {}
     return {
         "target": target,
-        "domain": getattr(part, "domain", None),
         "checked": issubclass(cls, Checked),
         "fields": {field.name: written(hints[field.name]) for field in fields},
     }

@@ -19,14 +19,10 @@ from privkit.wire.transcript import Transcript
 
 
 def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Send images whose labels are canaries: the adversary guesses from the returned gradient which of two labels was
-    used.
+    """Canaries are labels: the adversary guesses from the returned gradient which of two labels was used.
 
     The model is not trained in these rounds, so the result is a lower bound on what a training with as many rounds
-    reveals.
-
-    Args:
-        coins: which of its two labels each of K attacked images gets, bool [K].
+    reveals. `coins`, bool [K], chooses one of two labels for each of K attacked images.
     """
     edge, victims = context.model.edge, context.seed_data.victims
     must_send_labels(context)
@@ -58,19 +54,13 @@ def _returned(
 ) -> tuple[list[View], Tensor]:
     """Send K images `times` times without training, and record the gradients that come back.
 
-    Args:
-        labels: the labels that are used, int64 [K].
-        pair: the two candidate labels of each image, int64 [2, K].
-
-    Returns:
-        The adversary's view of each pass over the images; and the gradients, of F numbers, that are expected for either
-        label in each pass, [times, 2, K, F].
+    `pair`, int64 [2, K], holds the two candidates for the used `labels` [K]. Returns the adversary's view of each pass,
+    and the gradients, of F numbers, that are expected for either candidate, [times, 2, K, F].
     """
     edge, victims = deepcopy(context.model.edge).eval(), context.seed_data.victims
     upper, device = deepcopy(context.model.upper).eval(), victims.x.device
-    own, expected = (
-        Generator(device).manual_seed(seed) for seed in torch.randint(2**31, (2,), generator=draws).tolist()
-    )
+    seeds = torch.randint(2**31, (2,), generator=draws).tolist()
+    own, expected = (Generator(device).manual_seed(seed) for seed in seeds)
     rounds = torch.arange(len(victims), device=device).view(-1, edge.lowers.copies, context.config.training.batch_size)
     silent, averaged = edge.defense.noiseless(), edge.protocol.gradient == "average"
     views, sides = [], []
@@ -95,17 +85,10 @@ def _returned(
 def _either_side(
     upper: nn.Module, released: Tensor, pair: Tensor, defense: Defense, averaged: bool, draws: Generator
 ) -> Tensor:
-    """The gradients that are expected back for each record, under its first and its second candidate label, [2, M·B,
-    F].
+    """The gradients that are expected back under the first and the second candidate label of each record, [2, M·B, F].
 
-    The labels of all other records are assumed unknown.
-
-    Args:
-        released: the release that the server received, [M, B, ...]: M clients with B records each, F numbers per
-            record.
-        pair: the two candidate labels of each record, int64 [2, M, B].
-        defense: the defense that changes the gradients before they are returned.
-        averaged: whether all clients get the mean of all clients' gradients.
+    The labels of all other records are assumed unknown; `released` is [M, B, ...] from M clients with B records each,
+    and `pair` is int64 [2, M, B]. If `averaged`, all clients get the mean of all clients' gradients.
     """
     m, b = released.shape[:2]
     gradients = label_gradients(upper, released.detach().flatten(0, 1).float(), pair.flatten(1)) / b

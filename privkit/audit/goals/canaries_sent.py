@@ -15,7 +15,6 @@ from privkit.attacks.base import Query, View
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.standing import rests_on_rows
-from privkit.defenses.base import Receipt, ReleaseCount
 from privkit.defenses.charge import nothing
 from privkit.defenses.split_parts import held_parts
 from privkit.shared.certificate import Certificate
@@ -49,13 +48,8 @@ class Sending:
 
 def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
     """Canaries are images. The counterpart of each is the image whose release by the same client differs most."""
-    edge, victims, size, passes = (
-        context.model.edge,
-        context.seed_data.victims,
-        context.round_size,
-        context.release_count.epochs,
-    )
-    silent = noiseless(edge)
+    edge, victims = context.model.edge, context.seed_data.victims
+    size, passes, silent = context.round_size, context.release_count.epochs, noiseless(edge)
     located = tells_where(silent, victims.x[:size])
     look = seen_alone(silent, size) if located else _seen_through(black_box_query(silent), size, draws)
     present = look(victims.x)
@@ -65,15 +59,11 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     counterparts = candidates[farthest(look, present, candidates, clients, size // clients)]
     absent = look(counterparts)
     images = _drawn(coins, victims.x, counterparts)
-    sent = record_rounds(
-        edge,
-        replace(victims, x=images),
-        batch_size=context.config.training.batch_size,
-        seed=derive(context.cell.seed, "canaries", "sent"),
-        passes=passes,
-    )
-    members = sent.members.view(passes, -1)
-    why = _shared(sent.receipts[0], context.release_count)
+    batch, seed = context.config.training.batch_size, derive(context.cell.seed, "canaries", "sent")
+    sent = record_rounds(edge, replace(victims, x=images), batch_size=batch, seed=seed, passes=passes)
+    members, why = sent.members.view(passes, -1), sent.receipts[0].shared
+    if not why and context.release_count.lower_model != "frozen":
+        why = "the lower segment learns from the canaries"
     if not why:  # each row must be the same in any other batch, up to far less than a canary and its counterpart differ
         together, alone = look(images).double(), _drawn(coins, present, absent).double()
         if not torch.allclose(together, alone, rtol=1e-5, atol=1e-3 * float((present - absent).abs().max())):
@@ -94,39 +84,19 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     )
 
 
-def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
-    """Why the releases of different canary images depend on each other, in words; empty if they are independent.
-
-    This follows from the receipt (what the defense states about its release) and from how the lower segment is trained.
-
-    >>> from privkit.defenses.base import ONE_RELEASE
-    >>> from privkit.defenses.receipts import Nothing
-    >>> _shared(Nothing(reason="it is a test"), ONE_RELEASE)
-    'nothing is known of how the rows of this release depend on each other'
-    """
-    if receipt.shared:
-        return receipt.shared
-    return "" if release_count.lower_model == "frozen" else "the lower segment learns from the canaries"
-
-
 def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    """For each canary, its own or its counterpart's content, chosen by the canary's coin, [K, ...]."""
+    """For each canary, its own or its counterpart's content, by its coin, [K, ...]."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:
-    """Choose a counterpart for each of K canary images: the candidate image whose release by the same client differs
-    most.
+    """For each of K canaries, the number of the candidate whose release by the same client differs most, int64 [K].
 
     Args:
         present: releases of the canaries, [K, ...], ordered by round, and within a round by client.
-        look: maps images to their releases.
-        candidates: N candidate images, [N, C, H, W]; every client tries all of them.
+        candidates: N images, [N, C, H, W]; every client tries all of them.
         clients: number of clients, or 1 if all have the same lower segment.
         batch: number of images per client and round.
-
-    Returns:
-        The numbers of the chosen candidates, int64 [K].
     """
     rounds = -(-len(candidates) // batch)
     order = (torch.arange(rounds * batch, device=candidates.device) % len(candidates)).view(rounds, batch)
@@ -181,21 +151,11 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected release of the mixture that contains each of K canaries, with the canary and without it.
+    """The expected mixtures that contain each of K canaries, with it and without it, [P, K, ...] in P passes.
 
-    Each canary has a counterpart, a record that is sent if the canary is not. The other places of the mixture are
-    assumed to hold the mean of their canary and its counterpart.
-
-    Args:
-        views: the adversary's view of each round, with public mixing weights; in each of P passes, all canaries (or
-            counterparts) are sent once.
-        members: number of the canary at each place, int64 [P, places in a pass]; −1 for an empty place.
-            `views[0].mixed` successive places form one mixture.
-        present: the release of each canary alone, [K, ...].
-        absent: the release of each counterpart alone, [K, ...].
-
-    Returns:
-        Two tensors [P, K, ...]: in each pass, the releases with each canary, and the releases without it.
+    The other places of a mixture are assumed to hold the mean of their canary and its counterpart, whose own releases
+    are `present` and `absent` [K, ...]. `members`, int64 [P, places in a pass], is the canary at each place, −1 for
+    none.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,11 @@ from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.scores.leak import advantage, per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.seed_data import SeedData
-from privkit.audit.spent import Spent
 from privkit.domains.base import several
 from privkit.domains.domain import Domain
 from privkit.errors import DamagedFile
 from privkit.files.arrays import write_arrays
-from privkit.reports.schema import Check, Row
+from privkit.reports.schema import Check, Row, Seconds
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
@@ -42,13 +41,61 @@ _REVERSED = "of the reversed scores, since the whole interval of the AUC lies be
 """End of a rate's method, if the scores leak in the other direction."""
 
 
+@dataclass(kw_only=True)
+class Spent:
+    """A stopwatch for one result of an audit: the seconds of training, attack and control experiments.
+
+    >>> times = iter([0.0, 5.0, 6.0, 8.0, 9.0])
+    >>> spent = Spent(clock=lambda: next(times))
+    >>> spent.trained(3.5)
+    >>> with spent.controlling():
+    ...     pass
+    >>> spent.seconds
+    Seconds(training=3.5, attack=2.0, controls=2.0)
+    """
+
+    clock: Callable[[], float]  # returns the time in seconds, as `privkit.torch_utils.clock`
+    training: float | None = None  # seconds of training the model, even for another result; None for a recording
+    controls: float = 0.0  # seconds of the attack's control experiments, even for another result
+    earlier: float = 0.0  # seconds of the attack before interruptions of the run
+    _since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._since = self.clock()
+
+    def trained(self, seconds: float) -> None:
+        """Note that the model is trained; later seconds belong to the attack."""
+        self.training, self._since = seconds, self.clock()
+
+    @contextmanager
+    def controlling(self) -> Iterator[None]:
+        """Count the seconds of this block as time of control experiments."""
+        start = self.clock()
+        yield
+        seconds = self.clock() - start
+        self.controls += seconds
+        self._since += seconds
+
+    def attacked(self) -> float:
+        """Seconds of the attack in this process."""
+        return self.clock() - self._since
+
+    @property
+    def seconds(self) -> Seconds:
+        """The seconds of each stage, for the result row."""
+        return Seconds(
+            training=None if self.training is None else round(self.training, 3),
+            attack=round(self.earlier + self.attacked(), 3),
+            controls=round(self.controls, 3),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttackContext:
     """What one attack of an audit may use: what crossed the cut, and the parts of the model that its adversary knows.
 
-    It belongs to one cell (one defense, attack and seed). Subclasses override the methods that give access to the
-    model; here these return None. The subclass for a trained model can give an adversary everything, the subclass for a
-    recording only recorded data.
+    The methods that give access to the model return None here; a trained model gives all of it, a recording what it
+    has.
     """
 
     config: AuditConfig  # the run's configuration
@@ -150,14 +197,9 @@ class AttackContext:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
-        """Run the attack's control experiments, in which it must succeed on easy data and fail on noise; return their
-        checks.
+        """Run the attack's control experiments, in which it must succeed on easy data and fail on noise.
 
-        The checks are stored in the run folder, so `mount`, which runs the experiments, is called once for each attack,
-        shape of a release and value of `of`.
-
-        Args:
-            of: further JSON values on which the experiments depend.
+        Their checks are stored, so `mount` is called once for each attack, shape of a release and value of `of`.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
@@ -212,16 +254,10 @@ def must_have_one_label(context: AttackContext) -> None:
 
 
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-    """How well an attack's scores separate positive from negative examples: AUC, advantage and true positive rate, in
-    [0, 1].
+    """AUC, advantage and true positive rate at 1 % false positives of scores that separate `positive`, bool [N].
 
-    The true positive rate is taken at 1 % false positives. If the AUC's whole interval lies below 1/2, the rate and the
-    advantage use the negated scores, and `method` says so. Otherwise the sign is kept, because the better of two signs
-    would suggest a leak where there is none. Random scores are negated in one of forty runs.
-
-    Args:
-        positive: which of the N examples are positive, bool [N].
-        batches: the round of each example, int [N], to add the mean AUC within rounds; None without rounds.
+    If the AUC's whole interval lies below 1/2, rate and advantage use the negated scores, and `method` says so; else
+    the better of two signs would suggest a leak where there is none. `batches` [N] adds the mean AUC within rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)
@@ -237,9 +273,6 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
 
 
 def better_than_chance(answers: Mapping[str, Interval]) -> tuple[bool, float]:
-    """Whether an attack's AUC (from `told_apart`) is significantly above 1/2; and its error 1 − AUC, in [0, 1].
-
-    The audit reads the error to decide whether the attack is run again with a larger budget.
-    """
+    """Whether an attack's AUC (from `told_apart`) is significantly above 1/2; and its error 1 − AUC, for escalation."""
     auc = answers["auc"]
     return auc.low > 0.5, 1 - auc.value

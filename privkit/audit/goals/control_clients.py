@@ -30,8 +30,7 @@ from privkit.wire.channel import answer_of, black_box_query, record_rounds, shar
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
-# share by which records move to the mean image before derivatives are taken: a clip at 1 has none for white
-_INSIDE = 0.99
+_INSIDE = 0.99  # share by which records move to the mean image before derivatives: a clip at 1 has none for white
 _WHOLE = 1e-4  # share of a difference's square that a projection may miss and still count as complete
 _HALF = 0.5  # least projection of a 1 at a word's place for a release that contains the word
 _HALVINGS = 8  # most halvings of records until the defense's bounds no longer change them
@@ -67,11 +66,8 @@ def _unknown(stage: Defense) -> str:
 
 
 def _within_bounds(defense: Defense, white: Tensor) -> float:
-    """The largest power of 1/2 by which a white image must be scaled so that the defense's clamp or norm bound leaves
-    it unchanged.
-
-    Control experiments send images through the defense; a clamp that changes the images would make them meaningless.
-    The factor is 1 if the defense does not change a white image, or no factor suffices.
+    """The largest power of 1/2 by which a white image must be scaled so that a clamp or norm bound leaves it unchanged,
+    since control experiments send images through the defense; 1 if none suffices.
     """
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
     return next((f for f in factors if torch.equal(defense.public_transform(f * white), f * white)), 1.0)
@@ -95,16 +91,10 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Build clients for a control experiment: their smashed data are the records themselves, which pass the run's
-        defense without noise.
+        """Clients of a control experiment: they send the records themselves through the defense, without noise.
 
-        Args:
-            shape: shape of the records; images may be smaller than the run's images.
-            marked: whether a mark in each token reveals its record (`Marked`), for a defense that moves or drops
-                tokens.
-
-        Raises:
-            NotApplicable: if the defense cannot take such records.
+        `shape` is that of the records; images may be smaller than the run's. `marked` puts a mark into each token that
+        reveals its record (`Marked`), if tokens are moved or dropped.
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
         device = next(iter(edge.parameters()), torch.zeros(())).device
@@ -113,13 +103,12 @@ class HonestClients:
         columns, block = domain.column_sizes if isinstance(domain, Tables) else (), edge.block
         lower = identity_lower(smashed, shape, columns, as_tokens=marked or block is not None)
         tokens = lower(own.zeros(1))
-        told = marked and tokens.ndim == 3 and isinstance(own, Images)
         if block is not None and (tokens.ndim != 3 or tokens.shape[2] > smashed.shape[2]):
             raise NotApplicable(
                 f"the block behind {edge.defense.name} takes {smashed.shape[-1]} numbers per token, and the record "
                 f"itself has {tokens.shape[-1]}"
             )
-        if told:
+        if marked and tokens.ndim == 3 and isinstance(own, Images):
             whose = Marked(lower, *tokens.shape[1:], places=edge.defense.position_embedding)
             if block is None or whose(own.zeros(1)).shape[2] <= smashed.shape[2]:
                 lower = whose
@@ -130,14 +119,9 @@ class HonestClients:
             if isinstance(own, Images) and edge.defense.level != "input":
                 factor = _within_bounds(edge.defense, lower(1 + own.zeros(1)))
                 lower = Then(lower, lambda numbers: factor * numbers)
+            silent, seed = edge.defense.noiseless(), derive(seed, "frozen block")
             built = Clients.build(
-                lower,
-                edge.defense.noiseless(),
-                own,
-                classes=edge.classes,
-                seed=derive(seed, "frozen block"),
-                protocol=edge.protocol,
-                block=block,
+                lower, silent, own, classes=edge.classes, seed=seed, protocol=edge.protocol, block=block
             )
         except (PrivkitError, ValueError) as error:
             raise NotApplicable(f"{edge.defense.name} cannot take the record itself: {one_line(error)}") from None
@@ -174,12 +158,9 @@ class HonestClients:
         return torch.where(part > _HALF, apart, 0) if texts else part
 
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
-        """All numbers that the server sees if n clients send their B images `passes` times, as one vector,
-        differentiable in the images.
+        """All that the server sees if clients send images [n, B, C, H, W] `passes` times, as one differentiable vector.
 
-        Args:
-            rounds: number of rounds from one sending of these images to the next.
-            images: float [n, B, C, H, W]; of texts, float [n, B, T].
+        Of texts, they are float [n, B, T]. `rounds` is the number of rounds from one sending of these to the next.
         """
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)

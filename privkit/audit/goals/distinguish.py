@@ -27,11 +27,9 @@ _STANDS = "claim_stands"
 
 
 def ask(context: TrainedContext) -> Row:
-    """Run a canary attack: for each attacked image, send either the image or its counterpart, at random, and let the
-    attack guess which.
+    """Run a canary attack: send each attacked image or its counterpart, at random, and let the attack guess which.
 
-    The chosen image is sent as often as the run sends a record. Returns the result, with a lower bound on ε that
-    follows from the guesses.
+    The chosen image is sent as often as the run sends a record. The result has a lower bound on ε.
     """
     attack: CanaryAttack = context.cell.attack.spec
     seed = context.cell.seed
@@ -45,42 +43,30 @@ def ask(context: TrainedContext) -> Row:
     draws = Generator().manual_seed(derive(seed, "canaries"))
     coins = torch.rand(len(context.seed_data.victims), generator=draws) < 0.5
     sending = (smashed if attack.on == "smashed" else gradients)(context, coins, draws)
-    observation = CanaryObservation(
-        image_shape=context.seed_data.splits.domain.shape,
-        batch_size=context.round_size,
-        views=sending.views,
-        rows=sending.rows,
-        present=sending.present,
-        absent=sending.absent,
-    )
+    shape, claim = context.seed_data.splits.domain.shape, sending.claim
+    seen = {name: getattr(sending, name) for name in ("views", "rows", "present", "absent")}
+    observation = CanaryObservation(image_shape=shape, batch_size=context.round_size, **seen)
     scores = scores_of(attack, attack.run(observation, context.generator()))
-    claim = sending.claim
-    audit = audit_one_run(
-        scores.values.cpu().numpy(),
-        coins.numpy(),
-        claim,
-        delta=context.config.delta if claim.delta is None else None,
-        family=claimed_family(claim, sending.mechanism),
-        independent=not sending.shared,
-    )
-    audit = because(audit, sending.shared)
+    values, delta = scores.values.cpu().numpy(), context.config.delta if claim.delta is None else None
+    family, alone = claimed_family(claim, sending.mechanism), not sending.shared
+    audit = audit_one_run(values, coins.numpy(), claim, delta=delta, family=family, independent=alone)
+    audit = remarked(audit, claim, sending.shared)
     refuted = (Check(name=_STANDS, passed=False, detail=claim.statement, decisive=True),) if sending.refuted else ()
     return context.row.model_copy(
         update={
             "certificate": claim if refuted else context.certificate,
             "answers": context.told(scores, coins),
             "limits": limits_of(claim, sending.mechanism),
-            "empirical_bound": of_one_record(audit, claim),
+            "empirical_bound": audit,
             "checks": (*checks, *bound_check(audit), *refuted),
         }
     )
 
 
 def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
-    """Check that an attack's lower bound on ε does not exceed the claimed ε.
+    """Check that an attack's lower bound on ε does not exceed the claimed ε; empty if nothing is claimed.
 
-    The check is undecided if the bound could not exceed the claim even for a perfect attack. Empty if nothing is
-    claimed.
+    The check is undecided if the bound could not exceed the claim even for a perfect attack.
     """
     if audit.claimed == inf:
         return ()
@@ -88,18 +74,14 @@ def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
     return (Check(name=_STANDS, passed=passed, detail=audit.statement, decisive=not audit.idle),)
 
 
-def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
-    """The bound with a sentence on why canaries depend on each other, if they do and there is a claim."""
-    if not shared or found.claimed == inf:
-        return found
-    weaker = f"; canaries are not independent trials ({shared}), so this is the weaker bound from one run"
-    return replace(found, statement=found.statement + weaker)
-
-
-def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
-    """The bound for canaries that are single records; a sentence notes it if the claim protects a whole client."""
-    whole = "; one record is exchanged, but the claim is about a whole client" if claim.unit == "client" else ""
-    return replace(found, statement=found.statement + whole)
+def remarked(found: EmpiricalBound, claim: Certificate, shared: str) -> EmpiricalBound:
+    """The bound, which says if canaries depend on each other, and if a claim protects more than such a record."""
+    said = found.statement
+    if shared and found.claimed < inf:
+        said += f"; canaries are not independent trials ({shared}), so this is the weaker bound from one run"
+    if claim.unit == "client":
+        said += "; one record is exchanged, but the claim is about a whole client"
+    return replace(found, statement=said)
 
 
 class _Distinguish(AuditGoal):

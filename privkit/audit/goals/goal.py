@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from privkit.attacks.base import AnyAttack, NotApplicable, Observation
-from privkit.audit.goals import GOALS
 from privkit.parts.registry import load
 
 if TYPE_CHECKING:
@@ -15,6 +14,10 @@ if TYPE_CHECKING:
     from privkit.recording.read import Recording
     from privkit.reports.schema import Row
     from privkit.settings.config import AuditConfig
+
+
+GOALS = {goal: f"privkit.audit.goals.{goal}:GOAL" for goal in ("reconstruct", "labels", "membership", "distinguish")}
+"""Goal -> the place of its `AuditGoal`, "module:object"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +34,7 @@ class Timed:
 
 
 class Cost(NamedTuple):
-    """Estimated cost of an attack on one defense: its `seconds`, the seconds of its control experiments, and added
-    training `steps`.
-    """
+    """Estimated seconds of an attack on one defense and of its control experiments, and added training steps."""
 
     seconds: float = 0.0
     controls: float = 0.0
@@ -41,8 +42,7 @@ class Cost(NamedTuple):
 
 
 class AuditGoal:
-    """How an audit runs attacks with one goal, such as reconstruction. A new goal must define `ask`; all other methods
-    have defaults.
+    """How an audit runs attacks with one goal, such as reconstruction. A new goal must define `ask`.
 
     `escalates` says whether attacks with this goal are run again with a doubled budget if they fail.
     """
@@ -50,14 +50,7 @@ class AuditGoal:
     escalates: ClassVar[bool] = False
 
     def ask(self, context: Any) -> Row:
-        """Run the attack on a defended model, score its output, and return the result.
-
-        Args:
-            context: the attack and what it may use (an `AttackContext`).
-
-        Raises:
-            NotApplicable: if the attack cannot be run; the message says why.
-        """
+        """Run the attack of an `AttackContext`, score its output, and return the result; may raise `NotApplicable`."""
         raise NotImplementedError
 
     def refuse_recording(self, attack: Any, source: Recording) -> None:
@@ -68,19 +61,13 @@ class AuditGoal:
         )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
-        """The attack's input for a dry run that measures its time; None if the time is negligible. Errors as in `ask`.
-
-        Args:
-            held: names of the fields of the input that are given to the attack.
-        """
+        """The attack's input, with the fields `held`, for a dry run that measures its time; None if it takes none."""
 
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Estimate the cost of an attack in a run.
+        """Estimate the cost of an attack in a run from its measured time on random records.
 
-        Args:
-            timed: the attack's measured time on random records.
-            sizes: numbers of private, auxiliary, test and attacked ("victims") records; "a_round", the number of
-                records that all clients send in a round; and "rounds", the number of rounds of the training.
+        `sizes` has the numbers of private, auxiliary, test and attacked ("victims") records, "a_round" of records that
+        all clients send in a round, and "rounds" of training.
         """
         return Cost()
 

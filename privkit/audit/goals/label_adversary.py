@@ -1,8 +1,4 @@
-"""What the adversary of a label attack knows, and which labels it looks for.
-
-The adversary is a client, the server of a U-shaped model (whose clients keep the labels), or parties of a vertical
-split.
-"""
+"""What the adversary of a label attack knows: a client, the server of a U-shape, or parties of a vertical split."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from privkit.attacks.base import NotApplicable, known_to
+from privkit.attacks.base import NotApplicable, View, known_to
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of_each
 from privkit.attacks.scores.tokens import PADDING
 from privkit.audit.goals.context import AttackContext
@@ -41,8 +37,8 @@ def observed(
     cut: Cut,
 ) -> LabelObservation:
     """The observation of one client, or of the server of a U-shape, with only the fields that the attack declares."""
-    declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
-    data, same_classes = context.seed_data, OF_THE_DATASET
+    declared, rounds, data = known_to(attack), transcript.rounds, context.seed_data
+    clients, same_classes = len(rounds[0].received), context.config.auxiliary in OF_THE_DATASET
     common = LabelObservation(
         image_shape=data.splits.domain.shape,
         batch_size=context.round_size,
@@ -50,9 +46,7 @@ def observed(
         known_labels=own[known] if len(known) else None,
         label_shares=context.label_shares() if "label_shares" in declared and not several(data.victims.y) else None,
         other_images=data.own_images if "other_images" in declared else None,
-        other_labels=data.own_labels
-        if "other_labels" in declared and context.config.auxiliary in same_classes
-        else None,
+        other_labels=data.own_labels if "other_labels" in declared and same_classes else None,
     )
     if cut != "own":
         views, sent = (transcript.of_server(client, at) for at in (cut, "first"))
@@ -78,21 +72,17 @@ def observed(
 
 
 def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
-    """Split the texts in recorded rounds into one example for each place; its label is the next token, or −1 for
-    padding.
+    """Split texts in recorded rounds into one example for each place; its label is the next token, −1 for padding.
 
-    The texts are recorded at the second cut of a U-shaped model. The scores of all `words` words at all places may not
-    fit into memory, so only the first rounds are used, up to `_MOST_SCORES` scores. The returned sentence says if
-    rounds are left out.
+    The scores of all `words` words at all places may not fit into memory, so only the first rounds are used, up to
+    `_MOST_SCORES` scores. The returned sentence says if rounds are left out.
     """
     made, left = Transcript(), _MOST_SCORES // words
     for kept in transcript.rounds:
         following = next_tokens(kept.labels).flatten()
         if made.rounds and len(following) > left:
-            return (
-                made,
-                f"the first {len(made.rounds)} of {len(transcript.rounds)} rounds are read, by all {words} words",
-            )
+            read = f"the first {len(made.rounds)} of {len(transcript.rounds)} rounds are read"
+            return made, f"{read}, by all {words} words"
         left -= len(following)
         rows = [
             replace(view, smashed=view.smashed.flatten(0, 1), cut_gradient=view.cut_gradient.flatten(0, 1))
@@ -106,27 +96,21 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
     """The observation of the adversary's parties in a vertical split: columns, outputs, and outputs' gradients."""
-    lower = seen.lower
+    lower, weights = seen.lower, seen.lower_weights
     numbers = [number for number, name in enumerate(edge.defense.storages) if name in edge.held]
 
-    def own(rows: Tensor | None) -> Tensor | None:
-        return None if rows is None else held_parts(rows, edge.defense, edge.held)
+    def own(view: View) -> View:
+        cut = view.cut_gradient if view.cut_gradient is None else held_parts(view.cut_gradient, edge.defense, edge.held)
+        return replace(view, smashed=held_parts(view.smashed, edge.defense, edge.held), cut_gradient=cut)
 
     def known(records: Tensor | None) -> Tensor | None:
         return None if records is None else parties.of(records, numbers)
 
     return replace(
         seen,
-        views=[
-            replace(
-                view, smashed=held_parts(view.smashed, edge.defense, edge.held), cut_gradient=own(view.cut_gradient)
-            )
-            for view in seen.views
-        ],
+        views=[own(view) for view in seen.views],
         lower=None if lower is None else nn.Sequential(lower, HeldParts(edge)),
-        lower_weights=None
-        if seen.lower_weights is None
-        else [{f"0.{name}": weight for name, weight in state.items()} for state in seen.lower_weights],
+        lower_weights=weights and [{f"0.{name}": weight for name, weight in state.items()} for state in weights],
         auxiliary=known(seen.auxiliary),
         other_images=known(seen.other_images),
         upper=None,
@@ -136,11 +120,7 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
 def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
     """Numbers of the examples whose labels the adversary knows, int64; empty if the attack uses no known labels.
 
-    These are a few examples of each label, or the first positive example of each round.
-
-    Args:
-        own: labels of N examples, [N].
-        rounds: the round of each example, [N].
+    These are a few examples of each label in `own` [N], or the first positive example of each of the `rounds` [N].
     """
     if "known_rows" not in known_to(attack):
         return own[:0]
@@ -179,13 +159,9 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
 
 
 def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
-    """For each of N records that a client sends, the label of the other client's record in the same mixture, [clients,
-    N].
+    """The label of the other client's record in the same mixture as each record, [clients, N]; −1 without one.
 
-    It is −1 if there is no other record.
-
-    Either the defense mixes the records of two clients, or two clients get the mean of their gradients. An attack by
-    one client then looks for the label of the other client's record.
+    Either the defense mixes the records of two clients, or two clients get the mean of their gradients.
     """
     group, averaged = transcript.rounds[0].view.mixed, context.config.protocol.spec.gradient == "average"
     if group != 2 and not (group == 1 and clients == 2 and averaged):
@@ -206,14 +182,7 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label for each of N records, [N].
-
-    Records with several of L labels, bool or int [N, L], become binary: `positive` if the record has this label,
-    otherwise `positive + 1`.
-
-    >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
-    [1, 2]
-    """
+    """One label for each record: of several [N, L], `positive` if the record has it, otherwise `positive + 1`."""
     if not several(labels):
         return labels
     return torch.where(labels[:, positive] == 1, positive, positive + 1)

@@ -21,19 +21,11 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """Choose the cut layer of a model at which a label attack works best.
+    """The AUC at each cut of a U-shape; and at the best one the scores of each epoch, and their average over epochs.
 
-    The best cut has the largest AUC of the scores averaged over epochs. If the attack scores one label only, it has the
-    AUC farthest from 1/2, because such scores may have either sign.
-
-    Args:
-        found: for each epoch, the attack's scores at each cut.
-        records: for each epoch, the ids of the scored records, by which scores are averaged over epochs. None uses the
-            last epoch only.
-
-    Returns:
-        The AUC at each cut that has scores in all epochs; the scores of each epoch at the best cut; and the scores at
-        the best cut, averaged over epochs.
+    The best cut has the largest AUC of the averaged scores, or the AUC farthest from 1/2 if only one label is scored,
+    since such scores may have either sign. `records` holds the ids of each epoch's records; None reads the last epoch
+    only.
     """
     said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
     if not said:
@@ -49,13 +41,9 @@ def best_cut(
 
 
 def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
-    """Average a label attack's scores over epochs, for each record of the last epoch.
+    """Average a label attack's scores over epochs, for each record of the last epoch, standardized in each epoch.
 
-    Scores are first standardized in each epoch (mean 0, standard deviation 1). An epoch whose scores contradict the
-    earlier epochs is negated, because some attacks do not know the sign of their scores.
-
-    Args:
-        records: for each epoch, the ids of the scored records.
+    An epoch whose scores contradict the earlier ones is negated: some attacks do not know the sign of their scores.
     """
     last, labels, rounds = epochs[-1]
     if len(epochs) == 1:
@@ -71,10 +59,6 @@ def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
 
 def _turned(epochs: list[Tensor], records: list[Tensor]) -> list[Tensor]:
     """Negate the scores of each epoch whose correlation with the mean of the earlier epochs is below `_CONTRADICTS`.
-
-    Args:
-        epochs: the scores of N records in each epoch, [N] each.
-        records: the ids of the scored records of each epoch, [N] each.
 
     >>> scores, same = torch.tensor([0.0, 1.0, 3.0]), [torch.arange(3), torch.arange(3)]
     >>> _turned([scores, -2 * scores], same)[1].tolist()

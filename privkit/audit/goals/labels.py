@@ -46,16 +46,14 @@ Remembered = dict[int, Tensor]
 def ask(context: AttackContext) -> Row:
     """Attack the gradients of every client, in recorded rounds or in a repeated training."""
     attack: LabelAttack = context.cell.attack.spec
-    seed_data = context.seed_data
     cuts, many = _mountable(context)
     texts = cuts == ("second",)
     checks = context.planted(lambda: controls(attack, context.cell.seed))
     context.begin()
     checkpoint, recorded, short = context.checkpoint(), context.rounds(), ""
     every, pooled = (recorded is None and attack.epoch == epochs for epochs in ("every", "pooled"))
-    multiple, knows_own = several(seed_data.victims.y), "own_labels" in known_to(attack)
-    regrouped = pooled and knows_own
-    pooled = pooled and not regrouped
+    multiple, knows_own = several(context.seed_data.victims.y), "own_labels" in known_to(attack)
+    pooled, regrouped = pooled and not knows_own, pooled and knows_own
     if recorded is None and isinstance(context, TrainedContext) and not (every or pooled):
         recorded = _repeated(attack, context)
         recorded, short = of_places(recorded, many) if texts else (recorded, short)
@@ -74,23 +72,21 @@ def ask(context: AttackContext) -> Row:
             if not found:
                 raise NotApplicable("the model was trained for 0 epochs, so no gradient came back")
         auc, by_epoch, (scores, truth, rounds) = best_cut(attack, cuts, found, records if pooled else None)
-        answers = context.told(scores, truth == attack.positive, rounds)
+        positive = truth == attack.positive
+        answers = context.told(scores, positive, rounds)
         if not multiple:
             answers |= named_accuracy(scores, truth, clusters=not texts)
-        against = opposed(
-            scores.values.double().cpu().numpy(), (truth == attack.positive).cpu().numpy(), rounds.cpu().numpy()
-        )
+        against = opposed(scores.values.double().cpu().numpy(), positive.cpu().numpy(), rounds.cpu().numpy())
         return _Answered(by_epoch, truth, answers, auc, against)
 
     # Over all epochs each doubling would repeat the training of the model.
     doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
     found, went = escalated(mounted, lambda one: better_than_chance(one.answers), checkpoint, most=doublings)
-    by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
+    by_epoch, truth, answers, labeled = found.by_epoch, found.truth, found.answers, attack.mounting.labeled
     asker = party(context) if cuts == ("own",) else _both_cuts(found.auc)
     who = "the adversary" if asker else "each client"
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
     checkpoint.remove()
-    labeled = attack.mounting.labeled
     most = truth.bincount().max().item() / len(truth)
     notes = {
         went.sentence: bool(doublings and went.sentence),
@@ -105,9 +101,9 @@ def ask(context: AttackContext) -> Row:
         f"each record's scores in {len(by_epoch)} epochs are averaged": pooled and len(by_epoch) > 1,
         f"the attack ran in each of {len(curve)} epochs; the answers are from the last": every,
     }
-    told = {"answers": answers, "auc_curve": curve, "checks": checks}
     said = tuple(note for note, holds in notes.items() if holds)
-    return context.row.model_copy(update={**told, "notes": said})
+    told = {"answers": answers, "auc_curve": curve, "checks": checks, "notes": said}
+    return context.row.model_copy(update=told)
 
 
 def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
@@ -134,11 +130,7 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
 
 @dataclass(frozen=True)
 class _Answered:
-    """A label attack's scores in each epoch, the true labels of the scored records, and how well the scores predict
-    them.
-
-    `auc` holds the AUC at each cut of the model; `answers` holds all metrics at the best cut.
-    """
+    """The answer of a label attack."""
 
     by_epoch: list[Asked]
     truth: Tensor
@@ -148,25 +140,19 @@ class _Answered:
 
 
 def _both_cuts(auc: Mapping[Cut, float]) -> str:
-    """A sentence with the AUC at each cut of a U-shaped model, whose server infers the clients' labels.
+    """A sentence with the AUC at each cut of a U-shape.
 
     >>> _both_cuts({"second": 0.98, "first": 0.5}).partition(": ")[2]
-    'AUC 0.980 at the second cut, 0.500 at the first one; the row has the clearer'
+    'AUC 0.980 at the second cut, 0.500 at the first cut; the row has the clearer'
     """
-    told = [
-        f"{value:.3f} at the {cut} {'cut' if number == 0 else 'one'}" for number, (cut, value) in enumerate(auc.items())
-    ]
-    return f"the server of a U-shape was asked for the clients' labels: AUC {', '.join(told)}; the row has the clearer"
+    told = ", ".join(f"{value:.3f} at the {cut} cut" for cut, value in auc.items())
+    return f"the server of a U-shape was asked for the clients' labels: AUC {told}; the row has the clearer"
 
 
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
-    """The share of correctly inferred labels; empty if the attack scores one label only.
+    """The share of correctly inferred labels [N]; empty if the attack scores one label only.
 
-    If `clusters` is true, also the share after the best renaming of labels. It is left out for texts, whose labels are
-    too many words.
-
-    Args:
-        labels: the true labels of the N scored records, int64 [N].
+    If `clusters`, also the share after the best renaming of labels; texts have too many.
     """
     if scores.of_labels is None:
         return {}
@@ -184,8 +170,7 @@ def _at_cuts(
     of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> dict[Cut, Asked]:
     """The attack's result (see `asked`) at each cut where it can run; a `NotApplicable` if it can run at none."""
-    found: dict[Cut, Asked] = {}
-    reasons: list[NotApplicable] = []
+    found, reasons = dict[Cut, Asked](), list[NotApplicable]()
     for cut in cuts:
         try:
             found[cut] = asked(attack, transcript, context, stage, of_epoch, cut)
@@ -204,17 +189,12 @@ def asked(
     of_epoch: tuple[Tensor, Remembered] | None = None,
     cut: Cut = "own",
 ) -> Asked:
-    """Run a label attack on every client (or on the server); return the score, true label and round of every attacked
-    record.
+    """Run a label attack on every client or on a U-shape's server: score, label and round of each record.
 
-    Args:
-        of_epoch: the ids of the N records that each client sent in this epoch, [clients, N]; and which records' labels
-            are known since the first epoch. None if only one epoch is attacked.
-        cut: where gradients are read: "own" at a client, or the "first" or "second" cut at the server of a U-shaped
-            model.
+    `of_epoch` has the ids of the N records that each client sent in this epoch, [clients, N], and which records' labels
+    are known since the first epoch; None if only one epoch is attacked.
     """
-    parts: list[tuple[Tensor, ...]] = []
-    of_labels: list[Tensor] = []
+    parts, of_labels = list[tuple[Tensor, ...]](), list[Tensor]()
     owned, rounds = own_labels(attack, transcript, cut)
     clients = len(owned)
     truths = other_labels(attack, transcript, context, clients) if "own_labels" in known_to(attack) else owned
@@ -275,13 +255,11 @@ def _each_epoch(
 ) -> tuple[list[dict[Cut, Asked]], list[Tensor]]:
     """Repeat the training and run a label attack after each epoch, so that only one epoch's rounds are in memory.
 
-    Returns, for each epoch, the attack's results at each cut, and the ids of the scored records. A client knows these
-    ids for its own records, even if they are augmented.
+    Returns, for each epoch, the attack's results at each cut, and the ids of the scored records, which a client knows
+    for its own records, even if they are augmented.
     """
-    transcript, steps = _transcript(attack), context.steps
-    found: list[dict[Cut, Asked]] = []
-    records: list[Tensor] = []
-    remembered: Remembered = {}
+    transcript, steps, remembered = _transcript(attack), context.steps, Remembered()
+    found, records = list[dict[Cut, Asked]](), list[Tensor]()
 
     def play(*given: Any, number: int = 0, **options: Any) -> Round:
         played = transcript(*given, number=number, **options)
@@ -298,12 +276,8 @@ def _each_epoch(
 
 
 def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) -> Tensor:
-    """Find a client's records with known labels again in a later epoch: their numbers in this epoch's order.
-
-    Args:
-        known: the numbers of these records in the first epoch.
-        records: ids of the client's N records in this epoch, [N].
-        remembered: client -> ids of its records with known labels; the first epoch fills it.
+    """The numbers, in a later epoch's order of `records` [N], of a client's records with known labels; the first call,
+    with the numbers of the first epoch, fills `remembered`.
 
     >>> before: Remembered = {}
     >>> sent = torch.tensor([5, 8]), torch.tensor([8, 5])
@@ -314,10 +288,7 @@ def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) 
 
 
 class _Labels(AuditGoal):
-    """How an audit runs label inference attacks.
-
-    These attacks need the gradients of training rounds, so the training is repeated if gradients were not recorded.
-    """
+    """Label inference needs the gradients of training rounds; the training is repeated if they were not recorded."""
 
     escalates: ClassVar[bool] = True
 
@@ -336,9 +307,7 @@ class _Labels(AuditGoal):
                 "which the release needs a gradient, since a frozen lower segment gets none"
             )
         if {"lower", "auxiliary", "own_labels"} & known_to(attack):
-            raise NotApplicable(
-                f"{attack.name} needs the client's images, weights or labels of each round, which are not recorded"
-            )
+            raise NotApplicable(f"{attack.name} needs a client's images, weights or labels, which are not recorded")
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> LabelObservation | None:
         """The observation of one client, or of the server at one cut; None for attacks without training."""
@@ -354,11 +323,10 @@ class _Labels(AuditGoal):
         return observed(attack, transcript, context, 0, owned[0], known_rows(attack, owned[0], rounds), cut)
 
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Estimate the cost of repeating the training and attacking each client, in one epoch or all, at both cuts of a
-        U-shaped model.
+        """The cost of repeating the training and attacking each client, in one epoch or all, at both cuts of a U-shape.
 
-        An attack that reads gradients learns from all records; any other attack learns from the few records with known
-        labels. The two control experiments (on easy data and on noise) use few records.
+        An attack that reads gradients learns from all records, any other from the few with known labels, like the
+        controls.
         """
         protocol, epochs = config.protocol.spec, config.budget.epochs
         times = protocol.active * (2 if protocol.labels == "kept" else 1)

@@ -29,8 +29,7 @@ from privkit.training.round import answered
 def ask(context: TrainedContext) -> Row:
     """Run a membership inference attack: it must tell private images that training released from as many test images.
 
-    Both kinds go through the model in one random order, so a defense that mixes a batch mixes both kinds. Returns the
-    result.
+    Both go through the model in one random order, so a defense that mixes a batch mixes both kinds.
     """
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
@@ -67,15 +66,14 @@ def ask(context: TrainedContext) -> Row:
     doublings = context.config.escalate if attack.mounting.shadow_models else 0
     answers, went = escalated(mounted, better_than_chance, checkpoint, most=doublings, unit="shadow models")
     checkpoint.remove()
-    notes = tuple(filter(None, [went.sentence if doublings else ""]))
+    notes = (went.sentence,) if doublings and went.sentence else ()
     return context.row.model_copy(update={"answers": answers, "checks": checks, "notes": notes})
 
 
 def released(context: TrainedContext) -> Tensor:
     """Numbers of the private images that training released at least once, ascending, int64 on the images' device.
 
-    The orders of all epochs are drawn again from the seed. Images are never released if they are left over at the end
-    of every epoch, if no client holds them, or if their client never reaches them.
+    An image is never released if it is left over at the end of every epoch, or if its client never reaches it.
     """
     private = context.seed_data.splits.private
     seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)
@@ -106,16 +104,14 @@ def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
 def _fit(context: TrainedContext) -> Fit:
     """A function that trains a shadow model on given images and returns its prediction function.
 
-    Other images of the adversary are added until the shadow model has as many training images as the real model. The
-    function holds no attacked image, so an attack that inspects it finds none.
+    Other images of the adversary are added up to the real model's number. No attacked image can be found inside.
     """
     config, cell, real = context.config, context.cell, context.seed_data
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size
     others = len(auxiliary) if config.auxiliary == "disjoint" else 0  # else of other classes, or private
     none = real.victims[torch.arange(0)]
-    own = replace(
-        real, victims=none, splits=replace(real.splits, private=none, auxiliary=none, test=none, validation=None)
-    )
+    splits = replace(real.splits, private=none, auxiliary=none, test=none, validation=None)
+    own = replace(real, victims=none, splits=splits)
 
     def fit(images: Tensor, labels: Tensor, draws: Generator) -> Predict:
         fill = torch.randperm(others, generator=draws)[: max(0, many - len(images))].to(images.device)

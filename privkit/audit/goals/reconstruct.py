@@ -21,6 +21,7 @@ from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Rec
 from privkit.attacks.goals.reconstruct_controls import SHORTER, fails, wins
 from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.order import equal_tokens
+from privkit.audit import scoring
 from privkit.audit.defended import untrained
 from privkit.audit.findings import by_pattern, cell_findings, own_match
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
@@ -28,17 +29,6 @@ from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
-from privkit.audit.scoring import (
-    Scores,
-    ahead,
-    check_guesses,
-    directions,
-    identified_by_pattern,
-    identified_when_moved,
-    matched_own,
-    scored,
-    summarise,
-)
 from privkit.audit.seed_data import floor_guesses
 from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
@@ -80,8 +70,8 @@ def ask(context: AttackContext) -> Row:
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
         untaught = mounting.start.run(observation_for(context, known_to(mounting.start)), context.generator()).images
         if len(victims):
-            guesses[START] = scored(domain, victims.x, untaught[seats], size, looks, victims.y)
-            floors[START] = summarise(guesses[START], looks)
+            guesses[START] = scoring.scored(domain, victims.x, untaught[seats], size, looks, victims.y)
+            floors[START] = scoring.summarise(guesses[START], looks)
     checks = _controls(attack, context)
 
     context.begin()
@@ -95,26 +85,24 @@ def ask(context: AttackContext) -> Row:
         counted = session if queries is None else CountingSession(session, queries)
         found = attack.run(observation, context.generator(), counted)
         result = guesses_of(attack, found, len(members), seed_data.splits.domain.shape)
-        check_guesses(attack.name, seed_data.splits.domain, result.images)
+        scoring.check_guesses(attack.name, seed_data.splits.domain, result.images)
         if not len(victims):
             return _Outcome(result, observation)
         result = replace(result, images=result.images[seats])
-        scores = scored(domain, victims.x, result.images, size, looks, victims.y)
-        closer = ahead(scores["unaligned"], alone, directions(looks))
-        row = context.row.model_copy(update={"recovered": summarise(scores, looks), "floors": floors})
+        scores = scoring.scored(domain, victims.x, result.images, size, looks, victims.y)
+        closer = scoring.ahead(scores["unaligned"], alone, scoring.directions(looks))
+        row = context.row.model_copy(update={"recovered": scoring.summarise(scores, looks), "floors": floors})
         return _Outcome(result, observation, scores, row.model_copy(update={"ahead": closer}))
 
     most = context.config.escalate if len(victims) and not mounting.ignores_views else 0
     outcome, went = escalated(mounted, _judged, checkpoint, most=most)
     result, observation = outcome.result, outcome.observation
     row = outcome.row or context.row
+    _keep(context, victims, result, outcome.scores)
     if len(victims):
-        _keep(context, victims, result, outcome.scores)
         checks += cell_findings(result.converged, row, went)
         checks += _matched_by_chance(context, victims, outcome.scores.get("matched", {}))
         checks += _by_pattern(context, victims, result.images, row)
-    else:
-        _keep_unscored(context, result.images)
     told, moved = ({}, "") if result.permutation is None else order(context, result.permutation)
     clients = observation.clients
     caught, charged = noticed(context, clients) if isinstance(clients, LiveClients) else "", {}
@@ -141,12 +129,12 @@ def ask(context: AttackContext) -> Row:
     )
 
 
-def _matched_by_chance(context: AttackContext, victims: Batch, matched: Scores) -> tuple[Check, ...]:
+def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.Scores) -> tuple[Check, ...]:
     """A finding if the adversary's own records, matched to the truth, are as close to it as the matched guesses."""
     own, first = context.seed_data.own_images, victims.domain.kind.measures[0]
     if own is None or first.name not in matched or first.higher_is_closer is None:
         return ()
-    drawn = matched_own(victims.domain, victims.x, own, context.round_size, context.cell.seed)
+    drawn = scoring.matched_own(victims.domain, victims.x, own, context.round_size, context.cell.seed)
     return own_match(matched[first.name], drawn, first.higher_is_closer)
 
 
@@ -156,8 +144,8 @@ def _by_pattern(context: AttackContext, victims: Batch, guess: Tensor, row: Row)
     if own is None or not isinstance(victims.domain, Images) or finished_grade(row) == "record":
         return ()
     middle, labels = own.to(victims.x.device).mean(0), row.counts.get("victim_labels", 0)
-    return by_pattern(identified_by_pattern(victims.x, guess, middle), labels) or by_pattern(
-        identified_when_moved(victims.x, guess, middle), labels, "mirrored, turned, or moved by a few pixels"
+    return by_pattern(scoring.identified_by_pattern(victims.x, guess, middle), labels) or by_pattern(
+        scoring.identified_when_moved(victims.x, guess, middle), labels, "mirrored, turned, or moved by a few pixels"
     )
 
 
@@ -175,7 +163,7 @@ class _Outcome:
 
     result: Reconstruction
     observation: ImageObservation
-    scores: dict[str, Scores] = field(default_factory=dict)
+    scores: dict[str, scoring.Scores] = field(default_factory=dict)
     row: Row | None = None
 
 
@@ -207,12 +195,9 @@ def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
 
 
 def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
-    """Score the order of tokens that an attack found for a defense that shuffles tokens; empty if no defense shuffles.
+    """Score the order of tokens that an attack found (`guess`); empty if no defense shuffles.
 
     Returns metrics with intervals; and a sentence with the scores that result if all tokens are left as they came.
-
-    Args:
-        guess: the guessed original place of each token.
     """
     receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
@@ -251,10 +236,8 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
 
 
 def noticed(context: AttackContext, clients: LiveClients) -> str:
-    """A sentence that says in which round a client with the detector SplitGuard would have noticed that the server
-    hijacked the training.
-
-    It also says whether the client would raise a false alarm in honest training.
+    """In which round a client with the detector SplitGuard would have noticed that the server hijacked the training,
+    and whether it would raise a false alarm in honest training.
     """
     guard = clients.guard
     if guard is None or not guard.scores:
@@ -271,9 +254,7 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
     at = f"{who} would have noticed the hijack at round {guard.noticed + 1} of {guard.rounds}"
     if honest.guard.noticed is None:
         return f"{at}; {honest.guard.rounds} rounds of honest training do not alarm it"
-    return (
-        f"{at}, but honest training alarms it as well, at round {honest.guard.noticed + 1}: so the alarm shows nothing"
-    )
+    return f"{at}, but honest training alarms it, too, at round {honest.guard.noticed + 1}: the alarm shows nothing"
 
 
 def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
@@ -283,9 +264,7 @@ def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageOb
     same_classes = context.config.auxiliary in OF_THE_DATASET
     query = context.query() if "query" in declared and rules.rounds != 0 else None
     return ImageObservation(
-        image_shape=cast(
-            tuple[int, int, int], domain.shape
-        ),  # it is used for images only; other attacks read these records
+        image_shape=cast(tuple[int, int, int], domain.shape),  # read by attacks on images only
         columns=domain.column_sizes if isinstance(domain, Tables) else (),
         words=len(domain.vocabulary) if isinstance(domain, Tokens) else 0,
         batch_size=context.round_size,
@@ -316,17 +295,16 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
     return through + context.controls(lambda: (fails(attack, held, seed),))
 
 
-def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
-    """Store the metrics of every record, and the first records with their guesses."""
+def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, scoring.Scores]) -> None:
+    """Store every record's metrics, and the first records with their guesses; all guesses if the truth is unknown."""
+    home = context.folder.cell(context.cell.id)
+    if not len(victims):
+        guesses = result.images.cpu().numpy()
+        write_arrays(home / GUESSES, guess=_to_uint8(guesses) if isinstance(victims.domain, Images) else guesses)
+        return
     values = {f"{alignment}_{name}": array for alignment, metrics in scores.items() for name, array in metrics.items()}
-    path, shown = context.folder.cell(context.cell.id) / PICTURES, _shown(victims, result.images, context)
-    write_arrays(path, ids=victims.ids.cpu().numpy(), **values, **shown)
-
-
-def _keep_unscored(context: AttackContext, records: Tensor) -> None:
-    """Store all guesses if the truth is unknown: images as pictures, other records as numbers."""
-    guesses, pictures = records.cpu().numpy(), isinstance(context.seed_data.splits.domain, Images)
-    write_arrays(context.folder.cell(context.cell.id) / GUESSES, guess=_to_uint8(guesses) if pictures else guesses)
+    shown = _shown(victims, result.images, context)
+    write_arrays(home / PICTURES, ids=victims.ids.cpu().numpy(), **values, **shown)
 
 
 def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, NDArray[np.generic]]:
@@ -368,11 +346,10 @@ class _Reconstruct(AuditGoal):
         return observation_for(context, held)
 
     def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Estimate an attack's cost from its measured time, scaled by the numbers of the adversary's own and of
-        attacked records.
+        """An attack's cost from its measured time, scaled by the numbers of own and of attacked records.
 
-        The two control experiments are a short run on few records and a shorter run on noise. An attack that reads the
-        history of the server's segment needs the training to be repeated, which adds training steps.
+        The controls are a short run on few records and a shorter one on noise. Reading the history of the server's
+        segment repeats the training.
         """
         played = played_by(records := min(sizes["auxiliary"], CONTROL_IMAGES), sizes["a_round"])
         epochs = getattr(as_control(attack, records - played, sizes["a_round"]), "epochs", None)
@@ -386,11 +363,9 @@ class _Reconstruct(AuditGoal):
 
 
 def _scaled(attack: ImageAttack, timed: Timed, own: float, victims: float, a_round: int) -> float:
-    """Seconds of an attack with `own` records of the adversary and `victims` attacked records, scaled from a timed
-    trial.
+    """Seconds of an attack with `own` records of the adversary and `victims` attacked ones, scaled from a timed trial.
 
-    The time of a hijacking attack scales only with the `a_round` records of a round, since its number of rounds is
-    fixed.
+    A hijack has a fixed number of rounds, so its time scales only with the `a_round` records of a round.
     """
     larger = max(own / timed.records, victims / timed.victims)
     return timed.seconds * (a_round / timed.victims if "clients" in attack.needs else larger)

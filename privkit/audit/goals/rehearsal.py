@@ -68,9 +68,6 @@ class Rehearsal(TrainedContext):
             auxiliary=own,
             dropped=0,
             hashes={},
-            guesses={},
-            floors={},
-            perception=_NONE,
         )
         training = replace(self.config.training, batch_size=batch_size)
         return replace(self, config=replace(self.config, training=training), seed_data=seed_data)

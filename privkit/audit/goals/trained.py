@@ -89,20 +89,17 @@ class TrainedContext(AttackContext):
             return ": the threat model forbids queries"
         if "lower" not in self.attack.needs or self.lower() is not None:
             return ""
-        clients, protocol = self.config.protocol.spec.clients, self.config.protocol.label
+        who = f"under {self.config.protocol.label} each of {self.config.protocol.spec.clients} clients"
         return (
-            f": under {protocol} each of {clients} clients keeps a lower segment of its own, so that nobody knows the "
-            "others'; use --protocol sl or splitfed, or --training freeze_lower=true"
+            f": {who} keeps a lower segment of its own, so that nobody knows the others'; use --protocol sl or "
+            "splitfed, or --training freeze_lower=true"
         )
 
     def lower(self) -> nn.Module | None:
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
-        """The server's segment of the network, which the adversary knows.
-
-        None if the adversary holds only parts of each release, or if the clients hold the last layer.
-        """
+        """The server's segment; None if the adversary holds parts of a release, or clients hold the last layer."""
         return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
 
     def keeps_labels(self) -> bool:
@@ -117,11 +114,7 @@ class TrainedContext(AttackContext):
         return self.model.edge.predicts == "texts"
 
     def beside_the_release(self) -> str:
-        """A sentence that warns if the server received other data on the texts that this attack ignores; otherwise
-        empty.
-
-        In a U-shaped model for texts, the server also gets gradients that depend on the next token at each place.
-        """
+        """A warning that the server of a U-shape also received gradients that depend on next tokens."""
         if not texts_return(self.config, self.model.edge):
             return ""
         return (
@@ -150,25 +143,15 @@ class TrainedContext(AttackContext):
 
     def clients(self) -> LiveClients:
         """The clients before training; one of them checks for a hijacking server."""
-        edge, _, _ = untrained(self.config, self.cell, self.seed_data)
-        seed_data, seed = self.seed_data, self.cell.seed
-        return LiveClients(
-            edge,
-            seed_data.splits.private,
-            seed_data.shares,
-            self.config.training,
-            seed_data.victims,
-            seed,
-            guard=SplitGuard(generator=Generator().manual_seed(derive(seed, "guard")), policy="average", patience=20),
-            passes=self.attack.mounting.passes,
-        )
+        data, seed, training = self.seed_data, self.cell.seed, self.config.training
+        edge, _, _ = untrained(self.config, self.cell, data)
+        guard = SplitGuard(generator=Generator().manual_seed(derive(seed, "guard")), policy="average", patience=20)
+        private, passes = data.splits.private, self.attack.mounting.passes
+        return LiveClients(edge, private, data.shares, training, data.victims, seed, guard=guard, passes=passes)
 
     def led(self, rounds: int) -> dict[str, Any]:
-        """A new certificate and its limits on attacks, if a hijacking attack trained the clients for more rounds than
-        the run.
-
-        Returns fields of the result. Empty if the honest training has at least `rounds` rounds, or if nothing is
-        claimed for the release. ε is computed for whole epochs.
+        """The certificate and limits if a hijack trained the clients for longer than the run, in whole epochs; else
+        empty.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"
@@ -197,9 +180,7 @@ def must_send(context: TrainedContext) -> None:
 def must_send_labels(context: TrainedContext) -> None:
     """Raise `NotApplicable` for a U-shape, whose server gets neither labels nor predictions."""
     if context.model.edge.protocol.labels == "kept":
-        raise NotApplicable(
-            "labels=kept leaves labels and predictions to the clients, and this attack starts from them"
-        )
+        raise NotApplicable("labels=kept leaves labels and predictions to clients, and this attack starts from them")
 
 
 def must_get_gradients(context: TrainedContext) -> None:
@@ -207,7 +188,7 @@ def must_get_gradients(context: TrainedContext) -> None:
     edge = context.model.edge
     if edge.protocol.updates == "message" and edge.defense.group > 1:
         raise NotApplicable(
-            "updates=message mixes every record several times per round, but this attack would read only one message"
+            "updates=message mixes a record several times a round, but this attack would read one message"
         )
     if context.config.training.freeze_lower or not learns(context.model.edge):
         raise NotApplicable("no gradient comes back to a client: the lower segment does not learn")

@@ -321,7 +321,7 @@ def test_a_curve_is_tested_only_where_one_is_claimed() -> None:
     laplace = LaplaceNoise(scale=9.0).apply(z, y, Generator())[1].certificate()
     gaussian = GaussianNoise(sigma=9.0).apply(z, y, Generator())[1].certificate()
     for claim in (laplace, no_protection()):
-        with pytest.raises(ValueError, match="claimed Gaussian trade-off curve of known μ"):
+        with pytest.raises(AssertionError):
             audit_one_run(scores, coins, claim, family=GAUSSIAN, guesses=(5, 5))
     assert not audit_one_run(scores, coins, gaussian, family=GAUSSIAN, guesses=(5, 5)).refuted
 
