@@ -46,7 +46,7 @@ class Mixtures:
         return cls(design=design, released=released.double().permute(1, 2, 0, 3), form=rows.shape[1:])
 
     def solved(self, typical: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-        """Each record's smashed data, by least squares with a penalty for deviation from `typical`, a mean record's.
+        """Each record's smashed data, by least squares with a penalty for deviation from the mean record (`typical`).
 
         `noise` is the variance > 0 of the release's noise, divided by that of the smashed data. Returns the smashed
         data [n·B, ...] of n clients with B records each (row c·B + b is client c's b-th record), and the explained

@@ -73,7 +73,7 @@ class AttackData:
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
         """Collect and check the data of an attack: recorded rows, and the adversary's images and labels.
 
-        Of `lower`, given if the adversary knows its architecture, the weights are not used. It raises `NotApplicable`
+        The adversary knows the architecture of `lower`, if given; its weights are not used. It raises `NotApplicable`
         if a field is missing, weights of mixed records are hidden, there are too few images, labels are not whole
         numbers, or the server's segment cannot classify the rows.
         """

@@ -66,7 +66,7 @@ class Declared:
 
     def doubt(self, passes: int) -> str:
         """Why the failure of an attack that uses the recorded lower segment, or queries to it, is no evidence: the
-        segment does not reproduce the releases of the last `passes` passes. Empty if it does.
+        segment does not reproduce the releases of the last `passes` passes. The text is empty if it does.
         """
         if self.quieter is not None:
             return (
@@ -276,7 +276,7 @@ def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
 
 
 def _unlikely(stayed: int, mean: int) -> bool:
-    """Whether a Poisson variable reaches `stayed` with probability at most 10⁻⁶, by Chernoff's bound.
+    """Whether a Poisson variable with this mean reaches `stayed` with probability at most 10⁻⁶, by Chernoff's bound.
 
     >>> _unlikely(3200, 50), _unlikely(60, 50), _unlikely(0, 1)
     (True, False, False)

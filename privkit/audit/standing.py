@@ -150,7 +150,7 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
     Two batches are combined once for each binary digit of the record numbers 0..B−1, which says from which batch a
     record comes. Any two numbers differ in some digit, so for each pair of records there is a combination in which one
     is kept and the other is replaced. Only the first client's segment is measured, in evaluation mode, for which claims
-    are made. Each output number is compared on the scale of its range. None without two different records.
+    are made. Each output number is compared on the scale of its range. The result is None if all records are equal.
     """
     if batch == 1:
         return 0

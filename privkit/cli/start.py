@@ -154,8 +154,9 @@ def _reader_gone() -> NoReturn:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context without garbage collection, which takes a seventh of a command's start, as torch loads; allocate
-    little."""
+    """A context without garbage collection, which would scan torch's objects while they load, for a seventh of a
+    command's start. Memory that is allocated inside may stay in use, so allocate little.
+    """
     before = gc.isenabled()
     gc.disable()
     try:

@@ -178,7 +178,7 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
 
 def check_classifier(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
-    """The user's classifier after checks; a `UsageError` if its number of scores or the labels do not fit."""
+    """The user's classifier after checks; raises `UsageError` if its number of scores or the labels do not fit."""
     _check_one_label(known)
     given = classifier(known.x[:2]).shape[1]
     if given != classes:

@@ -73,8 +73,9 @@ def shared(network: nn.Module) -> nn.Module:
 
 
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
-    """Join P networks of one architecture, one for each patch, in place into the first, for patches stacked as
-    channels.
+    """Join P networks of one architecture, one for each patch, into one on patches stacked as channels.
+
+    The first network is changed in place.
     """
     for part, *others in zip(*(network.modules() for network in networks), strict=True):
         copies = [part, *others]

@@ -34,7 +34,7 @@ def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def recorded_domain(described: Description, files: Files) -> Domain:
-    """The domain of the records. A `DataError` if the domain's file is invalid, or if a round would be too large."""
+    """The domain of the records; raises `DataError` if its file is invalid, or a round would be too large."""
     if described.image_shape is not None:
         domain: Domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
     else:

@@ -67,13 +67,12 @@ class Replay:
         return sqrt(excess / size) if size > 0 else 1.0
 
     def quieter(self, variance: float) -> float | None:
-        """The release's variance divided by the variance of replayed outputs, if the ratio is clearly below 1;
-        otherwise None.
+        """The release's variance about the replay, divided by the expected variance, if it is clearly lower; else None.
 
-        A correct release is one more random draw of these outputs. It counts as quieter if it is nearer to the mean of
-        all draws than every other draw, by more than twice the range of the other draws' distances. A correct release
-        does so with probability 1.5e-4 if distances are normally distributed (measured), and less if they are skewed.
-        `variance` is as in `distance`.
+        Without randomness, the expected variance is `variance`, as in `distance`. For a segment that draws, it is the
+        outputs' variance, and a correct release is one more draw: it is too quiet if it is nearer to the mean of all
+        draws than every other draw, by more than twice the range of the other draws' distances. For a correct release,
+        the probability of this is 1.5e-4 if distances are normally distributed (measured), and less if they are skewed.
         """
         about = float((self.released - self.clean).double().square().mean())
         if not self.apart:

@@ -42,7 +42,7 @@ class Recorded:
 
 
 def sufficient_attacks(recording: Recording) -> Chosen:
-    """The attacks of `--attack auto` that need only the recorded data; a `UsageError` if every attack needs more."""
+    """The attacks of `--attack auto` that need only the recorded data; raises `UsageError` if there is none."""
     described, own, kind = recording.description, len(recording.own) > 0, recording.domain.kind
     with only(recording.trust):
         known = choose(parse("defenses", described.defense), kind.name).attacks if described.defense else ()

@@ -225,7 +225,7 @@ def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...
 
 
 def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ...]:
-    """The user's metrics. A `UsageError` if two share a name, or a gate (pass/fail condition) names an unknown one."""
+    """The user's metrics; raises `UsageError` if two share a name, or a gate (a condition) names an unknown one."""
     from privkit.metrics.own import PREFIX, check_metric, column
 
     metrics: dict[str, Component] = {}
@@ -299,7 +299,7 @@ def _auxiliary(given: Any, dataset: Component) -> str:
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Check what an attack declares, and set its epochs from the budget unless the user named epochs."""
+    """Set an attack's epochs from the budget unless the user named them; refuse an attack with a faulty declaration."""
     from privkit.attacks.declaration import check_declared
 
     spec: AnyAttack = attack.spec

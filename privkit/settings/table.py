@@ -248,7 +248,7 @@ DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if e
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with default values for absent ones and for None; a `UsageError` for an unknown name."""
+    """The settings, with default values for absent ones and for None; raises `UsageError` for an unknown name."""
     for key in settings:
         if key not in SETTINGS:
             raise unknown("setting", str(key), KEYS)

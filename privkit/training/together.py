@@ -42,7 +42,7 @@ def train_together(
     checkpoint: Checkpoint | None = None,
     validation: Batch | None = None,
 ) -> Trained:
-    """Run `train` in all joined processes; a `UsageError` if a module cannot be sent to them."""
+    """Run `train` in all joined processes; raises `UsageError` if a module cannot be sent to them."""
     checkpoint = checkpoint or Checkpoint()
     work: dict[str, Any] = {"clients": clients, "upper": upper, "private": private, "spec": spec}
     work |= {"epochs": epochs, "seed": seed, "shares": shares}

@@ -86,7 +86,7 @@ class Transcript:
         return [played.view for played in self.rounds]
 
     def received(self, client: int) -> list[View]:
-        """One client's view of each kept round; an `IndexError` if images are mixed before the lower segments."""
+        """One client's view of each kept round; raises `IndexError` if images are mixed before the lower segments."""
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:

@@ -193,9 +193,9 @@ def _relations(geometry: Geometry) -> Tensor:
 
 
 class Standardized(nn.Module):
-    """Normalize tokens [..., D] by channel (as in `sample`) and within each token; both are concatenated, [..., 2D].
+    """Normalize tokens [..., D] by channel (as in `sample`), and within each token; both results are joined, [..., 2D].
 
-    The first keeps a token's size, which carries information in unchanged and spectral releases; the second is for
+    The first half keeps a token's size, which carries information in unchanged and spectral releases; the second is for
     tokens of very different sizes. Whitening was worse in measurements: decoded patches were matched to wrong patches.
     """
 

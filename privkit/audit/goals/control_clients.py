@@ -160,7 +160,7 @@ class HonestClients:
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
         """All that the server sees if clients send images [n, B, C, H, W] `passes` times, as one differentiable vector.
 
-        Of texts, they are float [n, B, T]. `rounds` is the number of rounds from one sending of these to the next.
+        Texts are float [n, B, T]. `rounds` is the number of rounds from one sending of these records to the next.
         """
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)

@@ -130,7 +130,7 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
 
 @dataclass(frozen=True)
 class _Answered:
-    """The answer of a label attack."""
+    """The answer of a label attack: scores, true labels, all metrics at the best cut, and the AUC at each cut."""
 
     by_epoch: list[Asked]
     truth: Tensor
@@ -169,7 +169,7 @@ def _at_cuts(
     stage: Stages,
     of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> dict[Cut, Asked]:
-    """The attack's result (see `asked`) at each cut where it can run; a `NotApplicable` if it can run at none."""
+    """The attack's result (see `asked`) at each cut where it can run; raises `NotApplicable` if there is none."""
     found, reasons = dict[Cut, Asked](), list[NotApplicable]()
     for cut in cuts:
         try:
