@@ -134,8 +134,9 @@ class _Clients:
 
 def _compared(recording: Recording) -> Declared:
     """Build the lower segment, replay the attacked rounds, and compare the recording with its declarations."""
-    known, mechanism, quieter, distances = _clients(recording), recording.mechanism, None, dict[int, float]()
-    ask, why = known.ask, known.why
+    known, mechanism = _clients(recording), recording.mechanism
+    ask, why, quieter = known.ask, known.why, None
+    distances = dict[int, float]()
     variance = variance_of(mechanism) if known.variance is None else known.variance
     for number in range(len(recording.views)):
         if ask is None:

@@ -134,7 +134,9 @@ def _of_epochs(
     """
     edge, upper = trained.edge, trained.upper
     noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))
-    kinds = {"_noisy": False, "_noise_free": True} if noisy else {"": False} if trained.best else {}
+    kinds = {"": False} if trained.best else {}
+    if noisy:
+        kinds = {"_noisy": False, "_noise_free": True}
     last = Epoch(number=0, edge=deepcopy(edge.state_dict()), upper=deepcopy(upper.state_dict()))
     epochs = {"last": last, **({} if trained.best is None else {"best": trained.best})}
     accuracies, files = dict[str, dict[str, Any]](), dict[str, str]()

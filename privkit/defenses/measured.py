@@ -138,7 +138,8 @@ def _worst(trial: TrialRounds, charge: _Charge) -> dict[str, float] | str | None
     """The largest changes of all attempts, per replaced record and beyond rounding, or a sentence on a faulty release;
     None if the stages refuse all data.
     """
-    moved, tried, tries = dict.fromkeys(charge.most, 0.0), [], max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
+    tries = max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
+    moved, tried = dict.fromkeys(charge.most, 0.0), []
     for number in range(tries):
         pair = _Pair(trial, number, charge.covers_labels)
         released = pair.released()

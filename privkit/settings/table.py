@@ -235,7 +235,9 @@ def _declared(each: Field[Any]) -> Setting:
     kind = next((kind for kind in (bool, int, float, Path) if re.search(rf"\b{kind.__name__}\b", str(each.type))), str)
     many = str(each.type).startswith("Sequence") or ", ...]" in str(each.type)
     default = False if kind is bool else None
-    check = values.as_switch(each.name) if kind is bool else values.as_many if many else lambda given: given
+    check: Callable[[Any], Any] = values.as_many if many else lambda given: given
+    if kind is bool:
+        check = values.as_switch(each.name)
     return Setting(name=each.name, **{"kind": kind, "many": many, "default": default, "check": check, **each.metadata})
 
 

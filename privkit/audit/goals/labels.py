@@ -82,7 +82,8 @@ def ask(context: AttackContext) -> Row:
     # Over all epochs each doubling would repeat the training of the model.
     doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
     found, went = escalated(mounted, lambda one: better_than_chance(one.answers), checkpoint, most=doublings)
-    by_epoch, truth, answers, labeled = found.by_epoch, found.truth, found.answers, attack.mounting.labeled
+    by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
+    labeled = attack.mounting.labeled
     asker = party(context) if cuts == ("own",) else _both_cuts(found.auc)
     who = "the adversary" if asker else "each client"
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
