@@ -177,7 +177,8 @@ def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) ->
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
     block = "" if edge is None else _block(edge, getattr(model, "cuts", ()), cut)
     often = "one pass" if passes == 1 else f"{passes} passes"
-    return tuple(filter(None, (f"cut after {cut}" * bool(cut), "overlapping patches" * overlap, block, often)))
+    place, patches = f"cut after {cut}" if cut else "", "overlapping patches" if overlap else ""
+    return tuple(filter(None, (place, patches, block, often)))
 
 
 def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:

@@ -178,7 +178,7 @@ def _clear(edge: Clients) -> list[str]:
     passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
     acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
     told = f"accuracy is measured on test images sent without {' and '.join(acts)}; attacks read releases with it"
-    return [told] * bool(acts)
+    return [told] if acts else []
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:

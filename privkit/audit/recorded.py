@@ -88,7 +88,7 @@ class _RecordedContext(AttackContext):
             f"controls (no own {source.record} was recorded)": not len(source.own),
             "answers to queries (no lower segment was recorded)": described.lower is None,
         }
-        told, rounds = [EXEMPT] * undefended(described.name), len(source.views)
+        told, rounds = [EXEMPT] if undefended(described.name) else [], len(source.views)
         if rounds < described.rounds:
             which = "the last ones" if described.passes == 1 else "the last ones of each pass"
             attacked = f"{rounds} of {described.rounds} recorded rounds were attacked"

@@ -184,8 +184,9 @@ def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> l
     batch, lower = config.training.batch_size, edge.lowers.copy(0).eval()
     one, other = (_made(lower, records[:batch], seed) for seed in (0, 1))
     drawn = not torch.equal(one, other) and bool(one.isfinite().all())
-    does = ["draws random numbers"] * drawn
-    does += ["moves or mixes the records of a batch"] * bool(rows_that_meet(edge, records, batch))
+    does = ["draws random numbers"] if drawn else []
+    if rows_that_meet(edge, records, batch):
+        does.append("moves or mixes the records of a batch")
     why = "so does the undefended model, which no attack meets without it; make it a defense to measure its effect"
     return [f"the lower segment of {config.model.label} {' and '.join(does)}; {why}"] if does else []
 

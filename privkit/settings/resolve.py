@@ -176,7 +176,8 @@ def _under(protocol: Component, defenses: Sequence[Component], asked: AuditSetti
         defense.label: source.chosen() if source.chosen else choose(defense, domain, shared=shared)
         for defense in defenses
     }
-    beside = _beside(protocol, source.model, domain) + AMONG_CANDIDATES * (asked.auxiliary == "candidates")
+    among = AMONG_CANDIDATES if asked.auxiliary == "candidates" else ()
+    beside = (*_beside(protocol, source.model, domain), *among)
     mounted = {
         label: distinct(budgeted(parse("attacks", attack), budget) for attack in (*one.attacks, *beside))
         for label, one in chosen.items()

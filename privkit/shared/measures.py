@@ -258,7 +258,8 @@ def floor_title(name: str, protocol: str = "") -> str:
     >>> floor_title("mid_grey"), floor_title("loudest", "sl")
     ('mid-grey', 'loudest (sl)')
     """
-    return (FLOORS[name].title if name in FLOORS else name) + f" ({protocol})" * bool(protocol)
+    title = FLOORS[name].title if name in FLOORS else name
+    return f"{title} ({protocol})" if protocol else title
 
 
 def differs(values: Mapping[str, float | None]) -> bool:
