@@ -211,9 +211,10 @@ def undefended(defense: str) -> bool:
 
 
 def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
-    """The rows of the undefended model under a protocol with which defenses are compared: that with the fewest options.
-    Another one, for example with a random frozen block, may be worse at the task and harder to attack, which would
-    flatter every defense."""
+    """The rows of the undefended model with which a protocol's defenses are compared: the model with the fewest
+    options. Another one, for example with a random frozen block, may be worse at the task and harder to attack, which
+    would flatter every defense.
+    """
     bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
     plain = min((row.defense for row in bare), key=len, default="")
     return [row for row in bare if row.defense == plain]

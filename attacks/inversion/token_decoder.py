@@ -145,8 +145,8 @@ def _place_logits(own: Tensor, words: int) -> Tensor:
 class _Decoder(nn.Module):
     """Logits of words [N, T, W] from standardized tokens [N, T, D]: linear logits plus the output of a transformer.
 
-    If tokens are `masked`, a last number says how much of a token is seen, [N, T, D + 1]. The linear logits of a masked
-    token are those of its place.
+    If tokens are `masked`, [N, T, D + 1], a last number says how much of a token is seen. The more a token is masked,
+    the more the logits of its place replace its own.
     """
 
     def __init__(self, length: int, size: int, words: int, width: int, masked: bool) -> None:

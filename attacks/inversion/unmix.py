@@ -89,9 +89,10 @@ def records_alone(
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
     """Separate the records of mixed releases, so that an attack on unmixed records can follow.
 
-    The noise is estimated from a query; this takes two draws from `generator`. Returns the observation as if each
-    record had been sent alone (client after client; the weight of a position is the share of its variance that the
-    passes explain), and a function that puts guesses into the order of the observed rows and of the records in them.
+    The noise is estimated from a query, with two draws from `generator`. Errors are those of `Unmix`. Returns the
+    observation as if each record had been sent alone (client after client; the weight of a position is the share of its
+    variance that the passes explain), and a function that puts guesses into the order of the observed rows and of the
+    records in them.
     """
     rounds = by_round(observation.views, passes, mixed=True)
     first, query = observation.views[0], given(observation.query)

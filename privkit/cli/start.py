@@ -32,7 +32,7 @@ class Output(io.FileIO):
         self.failed: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write the data; an error is kept in `failed`, except that of a closed reader of standard output."""
+        """Write the data; an error is kept in `failed`, but if the reader of standard output is gone, it is raised."""
         try:
             return super().write(data) or 0
         except BrokenPipeError:

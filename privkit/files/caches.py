@@ -1,7 +1,7 @@
 """Folders for libraries' caches and settings, which always lie in the user's cache folder.
 
-Never in a run folder or the current one, which may come from somebody else: a compiler's cache holds programs and
-pickles, and a plotting library's settings can name programs to start.
+They are never in a run folder or the current one, which may come from somebody else: a compiler's cache holds programs
+and pickles, and a plotting library's settings can name programs to start.
 """
 
 from __future__ import annotations

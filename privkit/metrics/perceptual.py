@@ -36,7 +36,7 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict[str, float]:
     """Reference values for `f_sim`: the mean over all pairs of originals of the "same_class", and of "other_class".
 
-    A guess whose score is not higher reveals at most the class of the image.
+    A guess whose score is not higher reveals at most the class of the image. A key without pairs is left out.
 
     Source: privkit's own, for F-SIM as in `f_sim`.
     """

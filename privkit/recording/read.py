@@ -93,8 +93,9 @@ class Recording:
 
     def within(self, *, victims: int, own: int) -> Recording:
         """A smaller recording: the first `own` of the adversary's records, and in each pass the last rounds with at
-        most `victims` attacked records, but at least one round; the recorded segments have the weights of the end of
-        training."""
+        most `victims` attacked records, but at least one round, since the recorded segments have the weights of the end
+        of training.
+        """
         each = self.pass_rounds
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):

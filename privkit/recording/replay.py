@@ -50,12 +50,12 @@ class Replay:
         return self.spread / sqrt(self.draws)
 
     def distance(self, variance: float) -> float:
-        """‖release − replay‖ / ‖release‖ in [0, 1], without the part that noise explains: of this mean `variance`, or
-        of the segment's own draws.
+        """‖release − replay‖ / ‖release‖ in [0, 1], without the part that noise explains: the segment's own draws or,
+        if it draws nothing, noise of this mean `variance`.
 
-        The noise's expected share is subtracted from the squared distance and from the squared norm, and from the
-        former also a margin, which Gaussian noise exceeds in one of 30,000 rounds. The result is 0 if no distance
-        remains, and 1 if nothing of the release remains.
+        The noise's expected share is subtracted from the squared distance and from the squared norm. From the squared
+        distance, a margin is also subtracted, which Gaussian noise exceeds in one of 30,000 rounds. The result is 0 if
+        no distance remains, and 1 if nothing of the release remains.
         """
         noise = self.spread**2 if self.spread else variance
         both, numbers = noise + self.blur**2, self.released.numel()

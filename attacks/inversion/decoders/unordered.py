@@ -162,7 +162,8 @@ class MessageDecoder(SetDecoder):
     """A `SetDecoder` that places all tokens of a message together: a patch may come from another image's row.
 
     It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Training with n tokens
-    takes n³ operations and some 500·n² bytes, so it is for rounds of about a thousand tokens. Source: privkit's own.
+    takes n³ operations and some 500·n² bytes, so it is for rounds of about a thousand tokens; `of` refuses more than
+    2,560. Source: privkit's own.
     """
 
     whole_message: ClassVar[bool] = True

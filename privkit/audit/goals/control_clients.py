@@ -135,7 +135,7 @@ class HonestClients:
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of image records that the release contains; of texts, the differences at places that it contains.
+        """The part of `apart` that the release contains: of images the projection, of texts the released places.
 
         Table rows are returned whole.
         """

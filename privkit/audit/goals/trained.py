@@ -150,8 +150,9 @@ class TrainedContext(AttackContext):
         return LiveClients(edge, private, data.shares, training, data.victims, seed, guard=guard, passes=passes)
 
     def led(self, rounds: int) -> dict[str, Any]:
-        """The result's new certificate and limits, by whole epochs, if a hijack trained the clients for longer than the
-        run; else empty.
+        """The result's new certificate and limits if a hijack trained the clients for longer than the run; else empty.
+
+        The time of training counts as whole epochs.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"
