@@ -90,7 +90,8 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     """For each image, the T tokens that recur most often in all of its R releases [R, N, T, D], averaged over copies.
 
     A token joins the image's list if it is no copy of a listed token; it then counts in every pass that holds a copy.
-    Batch shuffling moves tokens of other images into a row, but these soon recur less often.
+    Batch shuffling moves tokens of other images into a row, but these soon recur less often. `copies` is the
+    `copy_distance`.
 
     Returns tokens [N, T, D] and the share of passes in which each recurs, [N, T], in falling order.
 
@@ -155,7 +156,8 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
     Batch shuffling moves tokens between the B rows of a message, but keeps a share k′ in their image's row. In each
     pass, a token lands in its own row with probability k′ + (1 − k′)/B, and in each other row with probability (1 −
     k′)/B. So it recurs most in its own row, and this becomes more certain with more passes. Equal tokens share their
-    counts: rows first take their certain tokens, and then equal tokens fill the remaining places.
+    counts: rows first take their certain tokens, and then equal tokens fill the remaining places. `copies` is the
+    `copy_distance`.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     probabilities follow from Yao et al., patch shuffling, Algorithm 2.

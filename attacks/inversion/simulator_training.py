@@ -44,7 +44,10 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """A sentence for results: the attack runs on trained clients, while the published one runs during the training."""
+    """A sentence for results: the attack runs on trained clients, while the published one runs during the training.
+
+    The attack has `epochs` epochs, or a `share` (in words) of the audit's; the published one `steps` steps of `batch`.
+    """
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
         f"{taken} epochs on the recorded releases of trained clients, where the authors' attack takes {steps:,} steps "

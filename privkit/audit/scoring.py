@@ -250,10 +250,10 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """Mean difference by which guesses are closer than each constant guess, for each metric; positive if they are
-    closer.
+    """Mean difference by which an attack's `scores` are closer than those of each constant guess, for each metric.
 
-    Intervals have 99 % confidence, since a run makes many comparisons: for every attack, seed and budget.
+    It is positive if the attack is closer. Intervals have 99 % confidence, since a run makes many comparisons: for
+    every attack, seed and budget.
     """
     return {
         guess: {

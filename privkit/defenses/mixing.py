@@ -113,8 +113,8 @@ def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Ten
 
 
 def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
-    """Mix the soft labels y_i of the k clients in each of G groups, float [G, k, B, L]: Σ_i λ_i·y_i, float [G, B, L].
-    It raises a ValueError for class numbers, which cannot be mixed.
+    """Mix the soft labels y_i of the k clients in each of G groups, float [G, k, B, L], by `ratios` λ [G, k]: Σ_i
+    λ_i·y_i, float [G, B, L]. It raises a ValueError for class numbers, which cannot be mixed.
     """
     if labels.ndim != 4 or not labels.is_floating_point():
         raise ValueError(

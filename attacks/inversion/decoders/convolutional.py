@@ -119,7 +119,8 @@ class Autoencoder(Decoder):
     """A residual convolutional decoder that reads a release as a picture, and computes at half of the image's side.
 
     Channels are normalized by their mean and variance in `sample`, rows of the attacked release; a picture that is
-    normalized by its own mean would lose its brightness. The first of `depth` halvings stacks 2×2 pixels as channels.
+    normalized by its own mean would lose its brightness. The first of `depth` halvings (by default, down to 8 pixels a
+    side) stacks 2×2 pixels as channels.
 
     Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
     blocks: He et al. 2016; 2×2 pixels as channels: Shi et al. 2016.
@@ -160,7 +161,8 @@ class Autoencoder(Decoder):
 
 
 class UNet(Decoder):
-    """A U-Net decoder that reads the release as a picture, trained on the absolute error: pix2pix's generator alone.
+    """A U-Net decoder that reads the release as a picture, trained on the absolute error: pix2pix's generator alone. By
+    default, its `depth` halvings lead down to 8 pixels a side.
 
     Source: Isola et al. 2017, §3.2.1.
     """
