@@ -101,7 +101,7 @@ def hungarian(costs: Tensor) -> Tensor:
 
 
 def in_order(costs: Tensor) -> Tensor:
-    """Places for L tokens whose order is kept, so that the total cost is smallest: int64 [N, L], ascending.
+    """The cheapest places for L tokens that keep their order: int64 [N, L], ascending, from costs [N, L, T ≥ L].
 
     Source: dynamic programming over places (Bellman 1957), like Viterbi's path.
     """

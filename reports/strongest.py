@@ -125,7 +125,8 @@ def finished_grade(row: Row) -> _Grade | None:
 
 def beats(row: Row, guess: str) -> bool:
     """Whether a row's guesses are closer to the records, by the deciding metric, than the guess without the release of
-    this name; closer than the class mean by a margin, since the mean of few records has an error of its own."""
+    this name. The class mean must be beaten by a margin, since the mean of few records has an error of its own.
+    """
     metric, floor = metric_of(row), row.floors[guess]["unaligned"]
     margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
     return better(row.recovered["unaligned"][metric], floor[metric], row.ahead.get(guess, {}).get(metric), margin)

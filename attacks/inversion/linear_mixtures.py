@@ -75,7 +75,7 @@ class Mixtures:
         return self.released.sum((0, 2)) / weight.clamp_min(1e-12).unsqueeze(1)
 
     def variances(self) -> tuple[float, float]:
-        """Two variances, estimated from the release: of its noise, and of a record's smashed data."""
+        """The variances of the release's noise and of a record's smashed data, both estimated from the release."""
         typical = self.typical()
         smashed, explained = self.solved(typical, NOISES[0])
         left = (self.released - self.predicted(smashed)).square().mean(3)

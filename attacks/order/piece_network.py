@@ -60,8 +60,8 @@ class PieceNetwork(nn.Module):
         self.mix = nn.Parameter(torch.tensor([1.0, SHARPNESS]))
 
     def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """Score pieces [M, T, F] for places, logits [M, T, P], and all pairs as neighbors, with `edge_ratios`,
-        [M, 2, T, T].
+        """Score pieces [M, T, F] for places, logits [M, T, P], and as pairs of neighbors, [M, 2, T, T], with
+        `edge_ratios`.
         """
         sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, _EMBEDDING))
         first, second = sides[:, :, 0::2].transpose(1, 2), sides[:, :, 1::2].transpose(1, 2)

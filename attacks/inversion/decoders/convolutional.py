@@ -22,7 +22,7 @@ class Convolutions(Decoder):
     """A decoder of two 3×3 convolutions, with an interpolation to the image's size between them.
 
     It is the weakest published attacker. The paper states neither the widths (128 here) nor the place of the
-    interpolation. Ours makes the attack stronger: the second convolution works at the image's resolution.
+    interpolation. Our choice makes the attack stronger: the second convolution works at the image's resolution.
 
     Source: Oh et al., DP-CutMixSL, §5.A.
     """

@@ -326,8 +326,8 @@ class _Labels(AuditGoal):
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """The cost of repeating the training and attacking each client, in one epoch or all, at both cuts of a U-shape.
 
-        An attack that reads gradients learns from all records, any other from the few with known labels, like the
-        controls.
+        An attack that reads gradients learns from all records; other attacks, and the controls, from the few with known
+        labels.
         """
         protocol, epochs = config.protocol.spec, config.budget.epochs
         times = protocol.active * (2 if protocol.labels == "kept" else 1)
