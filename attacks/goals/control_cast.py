@@ -156,7 +156,7 @@ class Cast:
 
     def _held(self) -> ImageObservation:
         return ImageObservation(
-            image_shape=cast(tuple[int, int, int], self.shape),  # read of images only
+            image_shape=cast(tuple[int, int, int], self.shape),  # read by attacks on images only
             columns=self.columns,
             batch_size=self.batch_size,
             auxiliary=self.own,

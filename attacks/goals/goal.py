@@ -22,8 +22,8 @@ class Goal:
 
     observation: type[Observation]
     controls: Callable[[Any, int, Any], tuple[Control, ...]]
-    fields: tuple[str, ...] = ()  # that an attack must declare in addition to the contract of `Attack`
-    reconstructs: bool = False  # records
+    fields: tuple[str, ...] = ()  # those that an attack must declare in addition to the contract of `Attack`
+    reconstructs: bool = False  # whether attacks with this goal reconstruct records
     untuned: str = "only attacks that reconstruct records are tuned"  # why attacks cannot be tuned; empty if they can
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:

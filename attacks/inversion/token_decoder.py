@@ -120,7 +120,7 @@ class TokenDecoder(ReconstructingAttack):
         whole = torch.ones_like(texts, dtype=torch.bool) if seen is None else seen > _SHOWN
         start = Discriminant(tokens[whole], texts[whole], own.flatten().bincount(minlength=len(words)))
         weight, bias = start.linear()
-        # a hidden word of a drawn text follows from nothing
+        # nothing predicts a hidden word in a text of random words
         labels = texts.where(whole | (sent < len(own)).unsqueeze(1), _IGNORED)
         with seeded(released.device, module):
             decoder = _Decoder(tokens.shape[1], tokens.shape[2], len(words), self.width, seen is not None)

@@ -240,7 +240,7 @@ def _as_interval(value: Interval | float) -> Interval:
 
 class _Paired(NamedTuple):
     difference: Interval  # mean of second minus first, with its interval over seeds; of one seed, over records
-    p_value: float  # two-sided: differences of records are symmetric around 0
+    p_value: float  # two-sided, of the hypothesis that differences are symmetric around 0
     effect: float  # matched-pairs rank-biserial correlation in [-1, 1]
 
 

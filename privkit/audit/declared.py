@@ -44,7 +44,7 @@ class Declared:
     compared: Compared  # result of comparing the declared mechanism with the data
     distances: Mapping[int, float]  # attacked round -> distance of the release from the lower segment's output
     unsent: str  # why a distance is unknown; empty without a lower segment
-    quieter: float | None = None  # the last release's variance about that output, if clearly less, over the outputs'
+    quieter: float | None = None  # result of `Replay.quieter` for the last round; None if not quieter
 
     @property
     def distance(self) -> float | None:

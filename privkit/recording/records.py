@@ -22,7 +22,7 @@ from privkit.recording.schema import MOST_CLASSES, Description, parsed
 
 _FILE = "records.json"
 _MOST_BYTES = 16 << 20  # bytes of the file: a vocabulary of a million words
-_MOST_NUMBERS = 1 << 30  # in all records of a round: a hundred clients with fifty of ImageNet's have 750 million
+_MOST_NUMBERS = 1 << 30  # in all records of a round: a hundred clients with fifty ImageNet images have 750 million
 _MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word at each place
 
 

@@ -84,7 +84,7 @@ def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
     builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
     modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
 
-    # the domain is the class's, as a dataset's is: a cell's id follows from the files
+    # like a dataset's, the domain is an attribute of the class, not a field: a cell's id follows from the files
     stand_in: Any = type(Recorded.__name__, (Recorded,), {"domain": recording.domain.name})
 
     def part(name: str, label: str) -> Component:

@@ -45,7 +45,7 @@ class Floor:
     gate: str  # the floor's name in a gate
     beaten: str = ""  # name of the check that an attack is better; empty if there is no such check
     mounted: bool = False  # whether it is also registered as an attack
-    labels: bool = False  # whether it uses each true label, and so tells a record from its class
+    labels: bool = False  # whether it uses each true label, and so shows if an attack beats the class
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ from privkit.wire.channel import answer_of, black_box_query, record_rounds, shar
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
-_INSIDE = 0.99  # share by which records move to the mean image before derivatives: a clip at 1 has none for white
+_INSIDE = 0.99  # share of the way from the mean image to a record at which derivatives are taken, off a clip's limits
 _WHOLE = 1e-4  # share of a difference's square that a projection may miss and still count as complete
 _HALF = 0.5  # least projection of a 1 at a word's place for a release that contains the word
 _HALVINGS = 8  # most halvings of records until the defense's bounds no longer change them
