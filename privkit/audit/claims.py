@@ -41,7 +41,7 @@ def audit_one_run(
     family: Family | None = None,
     independent: bool = False,
 ) -> EmpiricalBound:
-    """A lower bound on ε from an attack's scores of canaries (records inserted at random), held against a certificate.
+    """A lower bound on ε from an attack's scores of canaries (records inserted at random), compared with a certificate.
 
     Args:
         scores: [K], higher for a canary that was more likely inserted. Ties are broken by canary number.

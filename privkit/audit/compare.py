@@ -162,7 +162,7 @@ def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
 
 
 def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> list[dict[str, Any]]:
-    """The fields of the differences between the results of both runs with the same seeds."""
+    """The differences between two runs' results `one` and `other` (seed -> row), each as a dict of fields."""
     seeds = tuple(seed for seed in one if seed in other)
     if not seeds:
         return []

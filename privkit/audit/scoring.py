@@ -132,7 +132,7 @@ def unidentified(domain: Domain, truth: Tensor) -> str:
 
 
 def repeated(domain: Domain, truth: Tensor) -> str:
-    """A sentence if some attacked records equal, or nearly equal, another one, by less than 1/100 of the mean distance.
+    """A sentence if some attacked records are equal, or nearly equal (nearer than 1/100 of the mean distance).
 
     No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k.
     """

@@ -79,8 +79,8 @@ def held_against_its_releases(
 
 
 def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
-    """Whether a claim requires that each record's smashed data depend on this record alone: noise on smashed data
-    protects single records. A claim about a client, labels, or noise on the records themselves does not require it.
+    """Whether a claim requires that each record's smashed data depend on this record alone. It does if noise on smashed
+    data protects single records, but not if it is about a client, labels, or noise on the records themselves.
     """
     if (certificate.kind, certificate.unit, certificate.covers) != ("differential_privacy", "record", "release"):
         return False

@@ -154,7 +154,7 @@ def _reader_gone() -> NoReturn:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context without garbage collection, which would scan torch's objects while they load, for a seventh of a
+    """A context without garbage collection. It would scan torch's objects while they load, which takes a seventh of a
     command's start. Memory that is allocated inside may stay in use, so allocate little.
     """
     before = gc.isenabled()

@@ -124,7 +124,7 @@ class DpSl(_BoundedNoise):
 class _MixedNoise(_BoundedNoise):
     """Clamps a group's smashed data, mixes them by random weights, and adds noise before or after the mixing.
 
-    Positions of a feature map or image are patches with `side` pixels a side; None if positions are tokens.
+    Positions of a feature map or image are patches with `side` pixels a side; `side` is None if positions are tokens.
 
     Attributes:
         group: k ≥ 1 clients per group.

@@ -43,7 +43,8 @@ def use_own_caches() -> None:
 @contextmanager
 def plain_matplotlib() -> Iterator[None]:
     """A context in which matplotlib uses its default settings. On import, it reads a `matplotlibrc` in the current
-    folder, and fails if that is faulty; if there is one, privkit's cache folder is the current folder meanwhile."""
+    folder, and fails if that is faulty. So if there is one, privkit's cache folder is the current folder meanwhile.
+    """
     use_own_caches()
     planted = os.path.lexists("matplotlibrc") and "matplotlib" not in sys.modules
     with chdir(cache_folder()) if planted else nullcontext():

@@ -43,7 +43,7 @@ class FeatureNetwork:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Features [N, F] of images [N, 1 or 3, H, W] in [0, 1]; NaN or another shape is a `UsageError`."""
+        """Features [N, F] of images [N, 1 or 3, H, W] in [0, 1]; NaN or another shape raises `UsageError`."""
         if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
             raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
         if not images.isfinite().all():

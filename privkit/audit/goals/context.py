@@ -256,8 +256,9 @@ def must_have_one_label(context: AttackContext) -> None:
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
     """How well scores separate the examples in `positive`, bool [N]: AUC, advantage, and TPR at 1 % false positives.
 
-    If the AUC's whole interval lies below 1/2, rate and advantage use the negated scores, and `method` says so; else
-    the better of two signs would suggest a leak where there is none. `batches` [N] adds the mean AUC within rounds.
+    If the AUC's whole interval lies below 1/2, rate and advantage use the negated scores, and `method` says so.
+    Otherwise the sign is kept, since the better of two signs would suggest a leak where there is none. `batches` [N]
+    adds the mean AUC within rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)
