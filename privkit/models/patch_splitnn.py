@@ -202,7 +202,8 @@ class PatchSplitNN(NamedCuts):
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
-        """The number g of patches per row and column of a square image; raises `UsageError` unless they reach its edge.
+        """The number g of patches per row and column of a square image; a grid that misses its edge raises
+        `UsageError`.
         """
         if height != width:
             raise UsageError(f"patch_splitnn needs square images, got {height}×{width} pixels")

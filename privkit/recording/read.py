@@ -81,7 +81,7 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels, ≥ 2: as declared, or of labels per record, or the largest label plus one."""
+        """The number of labels, ≥ 2: as declared, else that of labels per record, else the largest label plus one."""
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
         return self.description.classes or max([2, *counts])

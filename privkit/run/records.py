@@ -75,7 +75,7 @@ def holds(home: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest of a run folder, or None. No error advises to delete files, which may be somebody else's."""
+    """The manifest of a run folder, or None. Errors do not advise to delete files, which may be somebody else's."""
     file = root(path) / "manifest.json"
     try:
         data = read_bytes(file, MOST_TEXT)

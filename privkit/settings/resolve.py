@@ -102,7 +102,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """What a manifest stores: of a recording the user's settings, otherwise all; and always the data root."""
+    """The settings that a manifest stores: for a recording the user's, otherwise all; and always the data root."""
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
     return table.kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
