@@ -34,6 +34,10 @@ class Goal:
 def goal_of(attack: AnyAttack) -> Goal:
     """The `Goal` of an attack: one of the table `GOALS`, or the attack author's own, named "module:object"; raises a
     `TypeError` if there is no such goal.
+
+    >>> from privkit.attacks.inversion.floors import MidGrey
+    >>> goal_of(MidGrey()).reads(MidGrey())
+    ('images',)
     """
     from privkit.attacks.goals import GOALS
 

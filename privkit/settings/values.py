@@ -86,7 +86,11 @@ def as_seeds(given: Any) -> tuple[int, ...]:
 
 
 def as_memory(given: Any) -> int:
-    """Bytes of an amount of memory such as "4GiB"."""
+    """Bytes of an amount of memory such as "4GiB".
+
+    >>> as_memory("500MiB"), as_memory("2G")
+    (524288000, 2147483648)
+    """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([MG])(?:i?B)?\s*", str(given), flags=re.IGNORECASE)
     if match is None or not (size := int(float(match[1]) * _UNITS[match[2].upper()])):
         raise UsageError(f"cell_memory is an amount such as 500MiB or 4GiB, got {shortened(given)}")

@@ -253,7 +253,11 @@ def measure(name: str) -> Measure:
 
 
 def floor_title(name: str, protocol: str = "") -> str:
-    """The title in tables of a guess without the release (a floor), with the protocol if given."""
+    """The title in tables of a guess without the release (a floor), with the protocol if given.
+
+    >>> floor_title("mid_grey"), floor_title("loudest", "sl")
+    ('mid-grey', 'loudest (sl)')
+    """
     title = FLOORS[name].title if name in FLOORS else name
     return f"{title} ({protocol})" if protocol else title
 
