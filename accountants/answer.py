@@ -162,7 +162,7 @@ def certificate(
     said: tuple[str, ...],
     proven: tuple[float, float, float | None] | None = None,
 ) -> Certificate:
-    """The certificate of an ε or δ that the bound `best` gave for a run's steps, whose ρ and μ are its quantities.
+    """The certificate of an ε or δ that the bound `best` gave; its quantities ρ and μ follow from the steps `run`.
 
     `limit` is the answer of `best` with its Rényi order, `claim` the statement, and `said` the assumptions and
     warnings. `proven` is (ε, δ, a lower bound on ε or None); None if nothing is proven.

@@ -82,8 +82,10 @@ class Filter:
 
 
 def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
-    """The filter that keeps a budget and admits the most repetitions of the first charge, whose cost is float [1 + A];
-    a ValueError if the budget does not admit even this charge.
+    """The filter that keeps a budget and admits the most repetitions of the first charge.
+
+    `cost` [1 + A] is the first charge's: its μ², then its Rényi divergence at A orders. It raises a ValueError if the
+    budget does not admit even this charge.
 
     Source: derived: the choice is made before the first release, so it depends on no release.
     """

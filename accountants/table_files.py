@@ -30,8 +30,8 @@ def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mappi
     says TOML (`[[row]]` tables) or JSON (a list of objects); any other file is CSV, and so is a stream.
 
     Of comma, semicolon and tab, CSV is split at the delimiter that yields the most known column names. Empty lines and
-    lines that begin with # are skipped. A cell that a row lacks is empty. A ValueError if the file cannot be read in
-    its format, or its header names an unknown column.
+    lines that begin with # are skipped. A cell that a row lacks is empty. It raises a ValueError if the file cannot be
+    read in its format, or its header names an unknown column.
     """
     where = "standard input" if path is None else str(path)
     try:

@@ -95,13 +95,13 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def hungarian(costs: Tensor) -> Tensor:
-    """The token at each place in the cheapest assignment, int64 [G, S]; `costs` [G, S, S] are of token t at place s."""
+    """The token at each place in the cheapest assignment, int64 [G, S]; costs[g, t, s] is for token t at place s."""
     tables = costs.detach().double().cpu().numpy().transpose(0, 2, 1)
     return torch.from_numpy(cheapest(tables)).to(costs.device)
 
 
 def in_order(costs: Tensor) -> Tensor:
-    """Places for L tokens whose order is kept, so that the total cost is smallest: int64 [N, L] from [N, L, T ≥ L].
+    """The cheapest places for L tokens that keep their order: int64 [N, L], ascending, from costs [N, L, T ≥ L].
 
     Source: dynamic programming over places (Bellman 1957), like Viterbi's path.
     """

@@ -80,7 +80,7 @@ class QueryResult:
         return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
-        """For each sent image, the index of its released row, int64 [images]; `asking` names the attack.
+        """For each sent image, the index of its released row, int64 [images]; raises `NotApplicable` if it has none.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))

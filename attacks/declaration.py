@@ -13,7 +13,7 @@ from privkit.shared.measures import KINDS
 def check_declared(attack: AnyAttack) -> None:
     """Check that an attack declares all that the protocol `privkit.attacks.base.Attack` requires.
 
-    The first declaration that is missing or wrong is a `TypeError`, which says what is allowed.
+    The first declaration that is missing or wrong raises a `TypeError`, which says what is allowed.
 
     >>> from privkit.attacks.inversion.floors import MidGrey
     >>> check_declared(MidGrey())

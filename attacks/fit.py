@@ -131,9 +131,9 @@ def fit_doubling(
 
     Each half is a cycle of the learning rate, so the objectives at the ends of cycles are comparable. A doubling that
     ends with a larger objective is undone. `cycle` maps (epochs before, epochs of the cycle) to a training of the same
-    network. Up to `doublings` further doublings follow while each lowers the objective by more than 5 % (None: a single
-    cycle, as with less than 4 epochs), and then more as long as `Session.goes_on`. Also returns whether the last
-    doubling lowered the objective by at most 5 % (None for one cycle).
+    network. Up to `doublings` further doublings follow while each lowers the objective by more than 5 %, and then more
+    as long as `Session.goes_on`. With `doublings=None` or less than 4 epochs, there is one cycle. Also returns whether
+    the last doubling lowered the objective by at most 5 % (None for one cycle).
     """
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}

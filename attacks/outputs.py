@@ -36,7 +36,7 @@ def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ..
 
 
 def scores_of(attack: AnyAttack, found: object) -> Scores:
-    """Check that an attack returned `Scores` with one number per example, none NaN, and return them."""
+    """Return an attack's `Scores` if there is one number per example, none NaN; anything else raises `BadOutput`."""
     if not isinstance(found, Scores):
         raise BadOutput(f"{attack.name} must return Scores, one number per example, got {_seen(found)}")
     values, examples = found.values, found.examples

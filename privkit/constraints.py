@@ -94,7 +94,7 @@ def real(
     most: float | None = None,
     below: float | None = None,
 ) -> float:
-    """Return a number inside the bounds as a Python float; otherwise raise a ValueError that names all of this.
+    """Return a number inside the bounds as a Python float; otherwise raise a ValueError that names bounds and value.
 
     Infinity is allowed only if `most` is infinite. Booleans and NaN are not numbers.
 

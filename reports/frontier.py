@@ -55,7 +55,8 @@ class Point:
     @property
     def guesses(self) -> str:
         """The source of the guesses (the attack) in words."""
-        return self.attack + BEFORE * self.start + ", which failed its control" * (not self.sound)
+        named = self.attack + BEFORE if self.start else self.attack
+        return named if self.sound else f"{named}, which failed its control"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -99,7 +99,7 @@ def _found(row: Row) -> str:
 
 
 def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
-    """Rows of images, uint8 [k, H, W, C] each and alike, as one PNG; a longer side has at most `side` pixels."""
+    """Rows of images, uint8 [k, H, W, C] with equal shapes, as one PNG; images are shrunk to at most `side` pixels."""
     from PIL import Image
 
     pixels = np.concatenate([np.concatenate(list(images), axis=1) for images in lines])

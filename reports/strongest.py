@@ -125,7 +125,8 @@ def finished_grade(row: Row) -> _Grade | None:
 
 def beats(row: Row, guess: str) -> bool:
     """Whether a row's guesses are closer to the records, by the deciding metric, than the guess without the release of
-    this name; closer than the class mean by a margin, since the mean of few records has an error of its own."""
+    this name. The class mean must be beaten by a margin, since the mean of few records has an error of its own.
+    """
     metric, floor = metric_of(row), row.floors[guess]["unaligned"]
     margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
     return better(row.recovered["unaligned"][metric], floor[metric], row.ahead.get(guess, {}).get(metric), margin)
@@ -211,9 +212,10 @@ def undefended(defense: str) -> bool:
 
 
 def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
-    """The rows of the undefended model under a protocol with which defenses are compared: that with the fewest options.
-    Another one, for example with a random frozen block, may be worse at the task and harder to attack, which would
-    flatter every defense."""
+    """The rows of the undefended model with which a protocol's defenses are compared: the model with the fewest
+    options. Another one, for example with a random frozen block, may be worse at the task and harder to attack, which
+    would flatter every defense.
+    """
     bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
     plain = min((row.defense for row in bare), key=len, default="")
     return [row for row in bare if row.defense == plain]

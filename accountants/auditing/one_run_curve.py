@@ -141,7 +141,7 @@ def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float
     """Whether a trade-off curve (`rates`) is rejected: if it held, at least `right` of `asked` guesses would be correct
     with probability at most `error`, in (0, 1).
 
-    `canaries` is their number, or half of it if all guesses are "member" or all are "non-member".
+    `canaries` is the number of canaries, or half of it if all guesses are "member" or all are "non-member".
     """
     total = asked / canaries
     hits, missed = error * right / canaries, error * (asked - right) / canaries  # tails of j·p_j/m and (c − j)·p_j/m

@@ -103,8 +103,8 @@ def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None =
 
     `parts` are pairs (loss distribution of one round, number of such rounds), and exactly one of `delta` and `epsilon`
     is the question. The masses are multiplied by e^{λ·loss} (tilted) with the λ that makes losses near the answer
-    likely. λ is reduced if the window would start above the answer. `GridTooLarge` if the window would have too many
-    nodes.
+    likely. λ is reduced if the window would start above the answer. It raises `GridTooLarge` if the window would have
+    too many nodes.
     """
     tilt = _tilt(parts, delta, epsilon)
     composed = _tilted_composition(parts, tilt)

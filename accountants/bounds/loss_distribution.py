@@ -110,8 +110,10 @@ def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float
 
 
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:
-    """The distance of the grid's nodes, in nats (`wanted`, if given): at most a hundredth of the standard deviation of
-    one round's loss, unless the grid, which ends where a round's δ falls below `tail`, would be too large.
+    """The distance of the grid's nodes in nats: `wanted`, if given.
+
+    Otherwise it is at most a hundredth of the standard deviation of one round's loss, or larger if the grid, which ends
+    where a round's δ falls below `tail`, would have too many nodes.
     """
     if wanted is not None:
         return validate.real("interval", wanted, above=0)
@@ -126,7 +128,7 @@ def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, want
 
 def coarsely(profile: Profile | Pair, tail: float) -> tuple[LossDistribution, float]:
     """A mechanism's privacy losses on about 4,096 nodes, for one direction (neighbor P against Q), and an ε at which δ
-    is below `tail` in both directions (also Q against P); `GridTooLarge` if all losses lie beyond the farthest node.
+    is below `tail` in both directions (also Q against P). `GridTooLarge` is raised if all losses lie beyond it.
     """
     far = max(reaches := _reaches(profile, tail))
     coarse = _on_grid(profile, far / 4096, tail, reaches)[0]

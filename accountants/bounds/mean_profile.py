@@ -45,8 +45,8 @@ def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
     """Upper bounds on the mean profile Σ_j weight_j·δ_G(ε; μ_j) of Gaussian releases, at E increasing values of ε ≥ 0:
     float [E], in [0, 1]. They exceed the mean by a factor of about 1 + 1e-13.
 
-    `mu` [J] are shifts > 0, and `weight` [J] their probabilities > 0; with the remaining probability nothing is
-    released.
+    `mu` [J] are shifts > 0 in standard deviations of the noise, and `weight` [J] their probabilities > 0; with the
+    remaining probability nothing is released.
     """
     mu = np.maximum(mu, _SMALLEST)
     deltas, starts, ends = np.empty(epsilon.size), np.array([0]), np.array([epsilon.size])

@@ -35,9 +35,7 @@ _MOST_ROUNDS = 10**11  # most rounds: their rounding errors, about 1e-14 each, s
 
 
 def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interval: float | None = None) -> float:
-    """The upper bound of `composed_bounds` for T = `rounds` rounds of one mechanism, whose profile is that of one
-    round.
-    """
+    """The upper bound of `composed_bounds` for T = `rounds` rounds of one mechanism; `profile` is that of one round."""
     return composed_bounds([(profile, rounds)], delta, interval)[1]
 
 

@@ -52,8 +52,8 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
 
 
 def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Limit:
-    """The smallest ε ≥ 0 at δ in (0, 1) that a Rényi curve proves at one of A increasing orders > 1, converted by
-    `canonne`, with this order. `rdp` [A] holds upper bounds ≥ 0 on the divergence, `inf` if none is known.
+    """The smallest ε ≥ 0 at δ in (0, 1) that a Rényi curve proves at one of A increasing orders > 1, by the conversion
+    `canonne`; and this order. `rdp` [A] holds upper bounds ≥ 0 on the divergence, `inf` if none is known.
     """
     a, r = _checked_curve(orders, rdp)
     validate.delta(delta)

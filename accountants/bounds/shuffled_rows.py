@@ -175,12 +175,11 @@ def _concave(starts: list[float], heights: list[float]) -> tuple[float, int]:
 
 @lru_cache(maxsize=64)
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
-    """A profile of one epoch, valid in both directions; None if none of the tried numbers of moves hides the record.
+    """A privacy profile of one epoch, valid in both directions; None if no tried number of moves (see above) helps.
 
-    `told` in (0, .5] is the desired probability with which the row counts as known; δ below `told` earn little credit.
-    Any two of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001
-    and above 1.5. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to 16 for larger
-    μ.
+    `told` in (0, .5] is the desired probability with which the proof reveals the row; below it, δ gains little. Any two
+    of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001 and
+    above 1.5. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to 16 above.
 
     Source: derived, see above.
     """

@@ -143,6 +143,7 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
 def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | None:
     """The distribution of the mixing ratio λ of one round; None without mixing, and for realized ratios. For fixed
     ratios, λ belongs to the client that loses most, or to a random place if sampled clients take random places.
+    `sharpness`, the largest shift μ, sets the resolution of the quadrature.
     """
     ratio = getattr(mechanism.mixing, "ratio", None)
     if ratio is None or isinstance(ratio, RealizedRatios):

@@ -156,7 +156,7 @@ class Cast:
 
     def _held(self) -> ImageObservation:
         return ImageObservation(
-            image_shape=cast(tuple[int, int, int], self.shape),  # read of images only
+            image_shape=cast(tuple[int, int, int], self.shape),  # read by attacks on images only
             columns=self.columns,
             batch_size=self.batch_size,
             auxiliary=self.own,
@@ -168,7 +168,8 @@ class Cast:
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
     """The attack in its form for control experiments: the version with few training steps, if it declares one.
 
-    `own` images, of which a tenth (at least one message) is held out, give an epoch's steps, times `shorter`.
+    The steps of an epoch follow from the adversary's `own` images without a held-out tenth (at least one message), and
+    are multiplied by `shorter`.
     """
     control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
     return attack if control is None else control(max(1, round(shorter * an_epoch)))

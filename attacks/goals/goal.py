@@ -22,8 +22,8 @@ class Goal:
 
     observation: type[Observation]
     controls: Callable[[Any, int, Any], tuple[Control, ...]]
-    fields: tuple[str, ...] = ()  # that an attack must declare in addition to the contract of `Attack`
-    reconstructs: bool = False  # records
+    fields: tuple[str, ...] = ()  # those that an attack must declare in addition to the contract of `Attack`
+    reconstructs: bool = False  # whether attacks with this goal reconstruct records
     untuned: str = "only attacks that reconstruct records are tuned"  # why attacks cannot be tuned; empty if they can
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:
@@ -32,7 +32,8 @@ class Goal:
 
 
 def goal_of(attack: AnyAttack) -> Goal:
-    """The `Goal` of an attack: one of the table `GOALS`, or the attack author's own goal, named "module:object".
+    """The `Goal` of an attack: one of the table `GOALS`, or the attack author's own, named "module:object"; raises a
+    `TypeError` if there is no such goal.
 
     >>> from privkit.attacks.inversion.floors import MidGrey
     >>> goal_of(MidGrey()).reads(MidGrey())

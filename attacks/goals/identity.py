@@ -104,7 +104,7 @@ class Then(nn.Module):
 
 
 class Marked(nn.Module):
-    """A lower segment of controls whose tokens [N, T, D] reveal their record, and with `places` their place.
+    """A lower segment for control experiments: its tokens [N, T, D] reveal their record, and with `places` their place.
 
     Each token is extended by a random projection of the mean of its record's tokens, as attention also reveals it, so
     an attack that sorts tokens by record must succeed; and by a code of its place, as a position embedding does.

@@ -88,7 +88,7 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
 
 
 def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scores:
-    """Scores of one label, from scores of_labels [N, L ≥ 2]: its score minus the largest score among the other labels.
+    """Scores of one label, from the scores `of_labels` [N, L ≥ 2]: its score minus the largest of the other labels.
 
     `examples` are the indices of the released rows. It raises `NotApplicable` if there is no label `positive`.
     """

@@ -27,7 +27,7 @@ def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | No
     """The share of each image's tokens for which the guessed order is right: measure -> float64 [N] in [0, 1].
 
     Measures are "direct" (right place), "membership" (right image) and, if T is a square number, "neighbor" (right
-    neighbors in the grid). `truth` is like `Permutation.source`; `kinds` are of `equal_tokens`.
+    neighbors in the grid). `truth` is like `Permutation.source`; `kinds` is the result of `equal_tokens`.
 
     >>> import torch
     >>> truth = torch.arange(4).unsqueeze(0)

@@ -232,7 +232,7 @@ def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
 
 
 def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, Values]]:
-    """Every image metric for each of N images, in [0, 1]; SSIM is left out if the images are too small.
+    """Every image metric for each of N images [N, C, H, W] in [0, 1]; SSIM is left out if the images are too small.
 
     Returns two dicts, metric -> float64 [N]: "unaligned" compares guess n with image n; "matched" compares each image
     with the guess that `match` assigns to it.

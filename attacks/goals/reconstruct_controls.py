@@ -38,8 +38,8 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
 
     Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. If an attack returns
     the adversary's records, the attacked records are among these. An attack that takes over the training gets small
-    clients in training instead (`privkit.attacks.goals.learners`). The attack is in its form from `mounting.control`;
-    of the observation, the first view gives the noise its shape.
+    clients in training instead (`privkit.attacks.goals.learners`). `attack` is the result of its `mounting.control`.
+    The observation's first view gives the noise its shape.
     """
     return *wins(attack, observation, seed), fails(attack, observation, seed)
 

@@ -37,9 +37,10 @@ def hijacking_networks(
     """The malicious server's encoder (pilot), decoder and discriminator for feature-space hijacking.
 
     The weights are drawn from torch's global generator. One image's release has the shape (C, H, W), (T, D) for tokens
-    of patches in a square grid, or (D,). The first convolution has `width` channels (64 in the authors' code), later
-    ones up to four times as many. The encoder's last activation is `end` (theirs is linear); the discriminator reads
-    `classes` labels and has `blocks` blocks, for vectors half as many linear ones.
+    of patches, or (D,); `NotApplicable` is raised if the patches form no square. The first convolution has `width`
+    channels (64 in the authors' code), later ones up to four times as many. The encoder's last activation is `end`
+    (theirs is linear); the discriminator reads `classes` labels and has `blocks` blocks, for vectors half as many
+    linear ones.
 
     Source: Pasquini et al. 2021, the authors' networks by split level: linear strided convolutions, transposed
     convolutions that end in tanh, and a discriminator of six residual blocks without normalization. The sizes of image

@@ -229,7 +229,9 @@ def _told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """The activation whose range contains all numbers of the releases: a pilot ends with it."""
+    """The activation whose range contains all numbers of the releases. The server's encoder ends with it, so that no
+    discriminator recognizes its releases by their range.
+    """
     if released.min() >= 0:
         return "relu"
     return "tanh" if released.abs().max() <= 1 else "linear"

@@ -56,7 +56,7 @@ class SplitGuard(Checked):
 
         `gradient` is that of the client's own weights (in the source, of the first layer), summed over the batch. The
         score in (0, 1) is near 1 for honest training; None during the warm-up, after right labels, or until each random
-        half of the right-label batches has one. A gradient that is not finite is a ValueError.
+        half of the right-label batches has one. A gradient that is not finite raises a ValueError.
         """
         flat = gradient.detach().flatten().double().cpu()
         if not torch.isfinite(flat).all():

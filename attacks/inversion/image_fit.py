@@ -242,7 +242,7 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """−ln of the likelihood of each place for each token of [N, T, D]: [N, T, T], up to a token's constant."""
+        """−ln of the likelihood of place s for token t, [N, T, T], up to a constant of each token in [N, T, D]."""
         places, kept = self.means.shape
         costs = []
         for part in released.flatten(0, 1).split(max(1, PLACE_NUMBERS // (places * kept))):

@@ -136,8 +136,8 @@ def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
 def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]:
     """Undo the block that the clients run after the defense, in the recorded views and in answers to queries.
 
-    Returns the observation before the block, with the rest of the lower segment, and a sentence on the residual;
-    unchanged and "" if the lower segment does not end with such a block.
+    Returns the observation before the block, with the rest of the lower segment, and a sentence on the residual. If the
+    lower segment does not end with such a block, the observation is unchanged, and the sentence is "".
     """
     if not isinstance(observation.lower, Behind):
         return observation, ""

@@ -46,7 +46,7 @@ class Mixtures:
         return cls(design=design, released=released.double().permute(1, 2, 0, 3), form=rows.shape[1:])
 
     def solved(self, typical: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-        """Each record's smashed data, by least squares with a penalty for deviation from `typical`, a mean record's.
+        """Each record's smashed data, by least squares with a penalty for deviation from the mean record (`typical`).
 
         `noise` is the variance > 0 of the release's noise, divided by that of the smashed data. Returns the smashed
         data [n·B, ...] of n clients with B records each (row c·B + b is client c's b-th record), and the explained
@@ -75,7 +75,7 @@ class Mixtures:
         return self.released.sum((0, 2)) / weight.clamp_min(1e-12).unsqueeze(1)
 
     def variances(self) -> tuple[float, float]:
-        """Two variances, estimated from the release: of its noise, and of a record's smashed data."""
+        """The variances of the release's noise and of a record's smashed data, both estimated from the release."""
         typical = self.typical()
         smashed, explained = self.solved(typical, NOISES[0])
         left = (self.released - self.predicted(smashed)).square().mean(3)

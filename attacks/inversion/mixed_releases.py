@@ -121,7 +121,10 @@ class LinkedRows:
 
     @classmethod
     def of(cls, same: Sequence[View]) -> LinkedRows:
-        """Link the mixed releases of several passes (one view each) by the records that they mix."""
+        """Link the mixed releases of several passes (one view each) by the records that they mix.
+
+        It raises `NotApplicable` if it is hidden which clients are mixed, or with which weights.
+        """
         check_public(same)
         batch = len(same[0].smashed) // same[0].messages
         held = by_place([records_of_rows(view) for view in same], batch)

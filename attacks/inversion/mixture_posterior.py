@@ -121,7 +121,7 @@ class MixturePosterior(ReconstructingAttack):
     def _fitted(
         self, sending: _Sending, features: Tensor, clients: int
     ) -> tuple[Model, float, list[tuple[Tensor, Tensor, int]]]:
-        """The model of all images, the penalty, and per fold guesses by models without it, [M, P], truth, and fold."""
+        """The model of all images; the penalty; and trials: guesses [M, P] without a fold's images, truth, and fold."""
         folds = sending.folds
         equations = [Equations(features, clients) for _ in folds]
         for fold, one in zip(reversed(folds), reversed(equations), strict=True):

@@ -181,7 +181,7 @@ class _Clamp:
 def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
     """The signal-to-noise ratio: the variance between images' mean releases, divided by the noise's variance.
 
-    `sums` [N, F] are each image's over `count` ≥ 2 releases, `squares` [F] over all releases of all images.
+    `sums` [N, F] are the sums of each image's `count` ≥ 2 releases, `squares` [F] those of squares over all releases.
     """
     noise = (squares - sums.square().sum(0) / count).sum() / (len(sums) * (count - 1))
     between = (sums / count).var(0).sum() - noise / count

@@ -36,7 +36,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether a defense leaves tokens in their places: more than by chance, in two releases [N, T, D]."""
+    """Whether a defense leaves tokens in place: more than by chance are at the same place in two releases [N, T, D]."""
     if first.shape[1] < 2:
         return True
     costs = distances(first, second)
@@ -49,13 +49,13 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
     """Whether two releases [N, T, D] of the same images hold the same tokens in each row, in any order.
 
-    If they do, the mean of a row changes only by 1/T of a token's noise variance.
+    If they do, the mean of a row changes only by 1/T of a token's noise variance. `copies` is the `copy_distance`.
     """
     return copy_distance(first, second) < _SAME * copies
 
 
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """The probability that each released token is the copy of each reference token, [G, n, n] from two [G, n, D].
+    """The probability that each reference token has its copy in each released token, [G, n, n]; both are [G, n, D].
 
     Rows and columns sum to about 1, and equal tokens share equally. `temperature` is twice the variance between copies
     in a channel.
@@ -67,12 +67,13 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
 
 
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
-    """Average each token of the first of R passes [R, G, n, D] with its copies in the others, in any order in a group.
+    """Average each token of the first pass with its copies in the other passes of the same images.
 
-    Tokens are matched once: matching again with the averaged tokens as reference gave less sharp averages. `copies` is
-    as in `keeps_rows`; a group's places form `rows` equal blocks (one released image each), None: n blocks.
+    `passes` [R, G, n, D] hold the same n tokens in each of G groups, in any order; `copies` is the `copy_distance`.
+    Tokens are matched once: matching again with the averaged tokens as reference gave less sharp averages.
 
-    Returns mean tokens [G, n, D], and the share of passes in which each token was in each block, [G, n, rows].
+    Returns mean tokens [G, n, D], and the share of passes in which each token was in each block, [G, n, rows]: a
+    group's places form `rows` equal blocks, one for each released image; None makes each place a block.
     """
     means, n = torch.zeros_like(passes[0]), passes.shape[2]
     visits = means.new_zeros(*means.shape[:2], n if rows is None else rows)
@@ -89,7 +90,8 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     """For each image, the T tokens that recur most often in all of its R releases [R, N, T, D], averaged over copies.
 
     A token joins the image's list if it is no copy of a listed token; it then counts in every pass that holds a copy.
-    Batch shuffling moves tokens of other images into a row, but these soon recur less often.
+    Batch shuffling moves tokens of other images into a row, but these soon recur less often. `copies` is the
+    `copy_distance`.
 
     Returns tokens [N, T, D] and the share of passes in which each recurs, [N, T], in falling order.
 
@@ -154,7 +156,8 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
     Batch shuffling moves tokens between the B rows of a message, but keeps a share k′ in their image's row. In each
     pass, a token lands in its own row with probability k′ + (1 − k′)/B, and in each other row with probability (1 −
     k′)/B. So it recurs most in its own row, and this becomes more certain with more passes. Equal tokens share their
-    counts: rows first take their certain tokens, and then equal tokens fill the remaining places.
+    counts: rows first take their certain tokens, and then equal tokens fill the remaining places. `copies` is the
+    `copy_distance`.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     probabilities follow from Yao et al., patch shuffling, Algorithm 2.

@@ -19,7 +19,8 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
     """The mean of several releases of the same images in the same rows; noise shrinks by √R for R releases.
 
     If tokens were masked by public masks, each position is the mean over the releases that kept it (`unmasked`). With
-    `align`, tokens are first matched with the first release's, by the least sum of squared distances.
+    `align`, tokens are first matched with the first release's, by the least sum of squared distances. It raises
+    `NotApplicable` if releases differ in form, rows mix images, or masked tokens are to be aligned.
     """
     if masked(views):
         if align:
@@ -87,7 +88,7 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
 
 def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list[list[View]]:
-    """For each round the list of its views, if the same rounds were sent in several passes, all of one pass together.
+    """For each round the list of its views, one for each pass; `views` has all rounds of the first pass first.
 
     It raises `NotApplicable` if the number of views is not a multiple of `passes`, the views of a round differ in form,
     a row mixes several records (unless `mixed`), only some passes were masked, or a number is not finite.

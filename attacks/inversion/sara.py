@@ -130,7 +130,8 @@ def _masked_token_losses(
 def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
     """The loss of completion and decoder: the mean squared error of pixels plus 0.05 times that of the masked tokens.
 
-    `predicted` are n images' tokens in predicted places [n, T, D], of own images `rows`; `absent` are masked.
+    `predicted` [n, T, D] are tokens in their predicted places, from the adversary's images with the indices `rows`,
+    int64 [n]; `absent`, bool [n, T], says which tokens are masked.
     """
     geometry = learned.decoder.geometry
     truth = learned.standardized(learned.own.tokens[rows])

@@ -124,7 +124,8 @@ def in_place(view: View) -> tuple[Tensor, Tensor]:
     """The tokens of each image in a release, if the tokens are in their places.
 
     A released row may mix k images, with public weights. Returns its tokens, repeated for each image and divided by
-    their weight, [N·k, T, D]; and bool [N·k, T], True for a token that comes from this image alone.
+    their weight, [N·k, T, D]; and bool [N·k, T], True for a token that comes from this image alone. It raises
+    `NotApplicable` if weights are hidden, or a position sums several images.
 
     >>> view = View(round=0, smashed=torch.tensor([[[1.0], [0.0]]]))
     >>> in_place(view)[1].tolist()
@@ -224,7 +225,7 @@ class Covariances:
         return cls(middle, basis, images.mean(0), flat.T @ flat, flat.T @ (images - images.mean(0)).double())
 
     def guess(self, rows: Tensor, seen: Tensor, penalty: float) -> Tensor:
-        """Guess the image of each row from its visible tokens (`seen` of [N, T, D]): P pixel values, [N, P] in [0, 1].
+        """Guess the P pixels of each row [N, T, D] from its visible tokens (`seen`, bool [N, T]): [N, P] in [0, 1].
 
         Rows with the same visible places share the factors of one matrix. `penalty` is a share of all tokens' variance.
         """

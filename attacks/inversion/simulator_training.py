@@ -44,7 +44,10 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """A sentence for results: the attack runs on trained clients, while the published one runs during the training."""
+    """A sentence for results: the attack runs on trained clients, while the published one runs during the training.
+
+    The attack has `epochs` epochs, or a `share` (in words) of the audit's; the published one `steps` steps of `batch`.
+    """
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
         f"{taken} epochs on the recorded releases of trained clients, where the authors' attack takes {steps:,} steps "
@@ -73,7 +76,7 @@ class AttackData:
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
         """Collect and check the data of an attack: recorded rows, and the adversary's images and labels.
 
-        Of `lower`, given if the adversary knows its architecture, the weights are not used. It raises `NotApplicable`
+        The adversary knows the architecture of `lower`, if given; its weights are not used. It raises `NotApplicable`
         if a field is missing, weights of mixed records are hidden, there are too few images, labels are not whole
         numbers, or the server's segment cannot classify the rows.
         """

@@ -120,7 +120,7 @@ class TokenDecoder(ReconstructingAttack):
         whole = torch.ones_like(texts, dtype=torch.bool) if seen is None else seen > _SHOWN
         start = Discriminant(tokens[whole], texts[whole], own.flatten().bincount(minlength=len(words)))
         weight, bias = start.linear()
-        # a hidden word of a drawn text follows from nothing
+        # nothing predicts a hidden word in a text of random words
         labels = texts.where(whole | (sent < len(own)).unsqueeze(1), _IGNORED)
         with seeded(released.device, module):
             decoder = _Decoder(tokens.shape[1], tokens.shape[2], len(words), self.width, seen is not None)
@@ -145,8 +145,8 @@ def _place_logits(own: Tensor, words: int) -> Tensor:
 class _Decoder(nn.Module):
     """Logits of words [N, T, W] from standardized tokens [N, T, D]: linear logits plus the output of a transformer.
 
-    If tokens are `masked`, a last number says how much of a token is seen, [N, T, D + 1]. The linear logits of a masked
-    token are those of its place.
+    If tokens are `masked`, [N, T, D + 1], a last number says how much of a token is seen. The more a token is masked,
+    the more the logits of its place replace its own.
     """
 
     def __init__(self, length: int, size: int, words: int, width: int, masked: bool) -> None:

@@ -303,7 +303,7 @@ def _read(means: WordMeans, tokens: Tensor, noise: float) -> Tensor:
 
 
 def _left(lower: nn.Module, released: Tensor, seen: Tensor | float, guess: Tensor) -> Tensor:
-    """The mean squared difference between each release and what of its guess's output was released, [N]."""
+    """The mean squared difference between each release and the visible part (`seen`) of its guess's output, [N]."""
     return (released - seen * _outputs(lower, guess)).square().flatten(1).mean(1)
 
 

@@ -89,9 +89,10 @@ def records_alone(
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
     """Separate the records of mixed releases, so that an attack on unmixed records can follow.
 
-    The noise is estimated from a query; this takes two draws from `generator`. Returns the observation as if each
-    record had been sent alone (client after client; the weight of a position is the share of its variance that the
-    passes explain), and a function that puts guesses into the order of the observed rows and of the records in them.
+    The noise is estimated from a query, with two draws from `generator`. Errors are those of `Unmix`. Returns the
+    observation as if each record had been sent alone (client after client; the weight of a position is the share of its
+    variance that the passes explain), and a function that puts guesses into the order of the observed rows and of the
+    records in them.
     """
     rounds = by_round(observation.views, passes, mixed=True)
     first, query = observation.views[0], given(observation.query)
@@ -142,9 +143,10 @@ def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
-    """For each solved record, in the order of `records_of_rows`, the index of the image that was sent as it, int64.
+    """For each solved record, in the order of `records_of_rows`, the index of the adversary's image behind it, int64.
 
-    If weights are secret, clients are numbered arbitrarily: a record is then the image sent in most of its rows.
+    If weights are secret, clients are numbered arbitrarily: a record is then the image sent in most of its rows. It
+    raises `NotApplicable` if records and images do not match one to one.
     """
     seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])
@@ -168,7 +170,8 @@ def with_ratios(same: Sequence[View], clients: int) -> list[View]:
     The returned views hold estimated weights and clients. Each message is a weighted sum of k of n = `clients` unknown
     vectors, with one weight for a whole record. So all messages of all passes span n dimensions. A client's weights
     form a vector in this span that is zero in all messages without the client. Linear programs find the sparsest
-    vectors, which are scaled so that the weights of a message sum to 1. Clients are numbered arbitrarily.
+    vectors, which are scaled so that the weights of a message sum to 1. Clients are numbered arbitrarily. It raises
+    `NotApplicable` if messages are too few, weights differ between positions, or a client is not found.
 
     Source: clustering encodings that share a record, Carlini et al. 2021, "Is private learning possible with instance
     encoding?", §4; sparsest vectors of a subspace by linear programs: Spielman, Wang and Wright 2012.

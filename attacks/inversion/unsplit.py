@@ -124,7 +124,7 @@ class UnsplitRecipe:
 class Alternation(Resumable):
     """Optimization of images and a clone of the lower segment, in turn; satisfies `privkit.attacks.fit.Training`.
 
-    `parts` are the rows of one step each; `seed` is for what the clone's modules draw, for example in dropout.
+    Each of `parts` holds the rows of one step; `seed` is for what the clone's modules draw, for example in dropout.
     """
 
     def __init__(

@@ -47,7 +47,10 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Distances [N, L ≥ 2] of each row's returned gradient from the surrogate's for each label; rows' indices."""
+        """For each row, the distance of its returned gradient from the surrogate's for each label, [N, L ≥ 2].
+
+        Also returns the indices of the rows, int64 [N].
+        """
         views, upper = observation.views, observation.upper
         if upper is None:
             raise NotApplicable("gradient_matching needs `upper`, the server's segment or a surrogate of it")

@@ -135,7 +135,10 @@ def read_approximately(
     once: Tensor,  # rows [B, T, D] that came back for the first round of them
     again: Tensor,  # rows that came back for the same images sent again
 ) -> _ApproximateTokens:
-    """Read the tokens of the adversary's images approximately, by queries, although tokens depend on other images."""
+    """Read the tokens of the adversary's images approximately, by queries, although tokens depend on other images.
+
+    It raises `NotApplicable` if too few rounds are allowed, or tokens reveal too little of the adversary's patches.
+    """
     asker.must_have(_LEAST_ROUNDS, "where a token depends on the other images of its message")
     read = min(read, _COPIED_IMAGES)
     given = "approximate tokens", images, read, once, again
@@ -187,8 +190,8 @@ def _joined(parts: list[LabelledTokens]) -> LabelledTokens:
 def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, alone: tuple[Tensor, Tensor]) -> None:
     """Raise `NotApplicable` if decoded tokens explain too little of the variance of patches they were not fitted to.
 
-    `again` [B, T, D] came back when images were sent again, whose patches and means are `sent`; `alone` holds tokens
-    and patches from messages of copies.
+    `again` [B, T, D] are the tokens of images that were sent again, and `sent` [B, T, P + S] their patches and means;
+    `alone` holds tokens and patches from messages of copies.
     """
     tokens, patches = alone
     numbers = patches.shape[2]

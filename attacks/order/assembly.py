@@ -55,7 +55,7 @@ class Puzzles:
 
     @cached_property
     def sides(self) -> list[Array]:
-        """Scores of neighbors: four tables [M, S+1, S], for the piece left, right, above and below of piece i (row i).
+        """Scores of neighbors: four tables [M, S+1, S]; row i scores pieces left of, right of, above and below piece i.
 
         The last row, for a missing neighbor, is 0.
         """

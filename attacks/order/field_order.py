@@ -90,7 +90,10 @@ class FieldOrder(ReconstructingAttack):
 
 
 def in_columns(observation: ImageObservation, generator: Generator) -> ImageObservation:
-    """The observation with the tokens of each row in the order of its columns, in views and in answers to queries."""
+    """The observation with the tokens of each row in the order of its columns, in views and in answers to queries.
+
+    It raises `NotApplicable` if a release has no token for each column.
+    """
     first = observation.views[0]
     own = given(observation.auxiliary)[:_COMPARED].to(first.smashed.device)
     _must_have_fields(first, own.shape[1])
@@ -114,7 +117,11 @@ def _must_have_fields(view: View, columns: int) -> None:
 
 
 def _tokens_of_columns(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
-    """The token of every column, int64 [N, C], in released rows [N, C, D]; and guessed rows, from `own` [M, C]."""
+    """Find each column's token in released rows [N, C, D], by its number in the row: int64 [N, C].
+
+    `tokens` [M, C, D] are those of the adversary's records `own` [M, C], by column. A cost is the squared distance to
+    the column's nearest token, or with `by="mean"` to its mean. Also returns the nearest tokens' values, [N, C].
+    """
     n, columns, _ = released.shape
     costs = released.new_empty(n, columns, columns)
     nearest = torch.empty(n, columns, columns, dtype=torch.int64, device=released.device)

@@ -129,7 +129,8 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
     """Move tokens, in views and in answers to queries, to places recognized by the tokens' distributions.
 
-    `later` rounds are left for later queries. It raises `NotApplicable` as `followed`, or if a row mixes images.
+    `later` rounds are left for later queries. It raises `NotApplicable` in the cases of `followed`, or if a row mixes
+    images.
     """
     views = observation.views
     if any(view.mixed > 1 for view in views):

@@ -148,9 +148,10 @@ class Jigsaw(ReconstructingAttack):
     def learn(
         self, observation: ImageObservation, generator: Generator, session: Session
     ) -> tuple[Solver, dict[str, Any]]:
-        """The first part of `run`: learn from auxiliary images, or load a killed attack's result; and its state.
+        """The first part of `run`: learn from auxiliary images, or load a killed attack's result.
 
-        The state is saved after each epoch. A resumed attack repeats its queries before it loads the state.
+        Returns the solver, and the state of the whole attack, which is saved after each epoch. A resumed attack repeats
+        its queries before it loads the state.
         """
         views, memory = observation.views, observation.memory or Memory()
         geometry = checked_geometry(observation)
@@ -217,10 +218,10 @@ class Jigsaw(ReconstructingAttack):
 
 
 def _tried(solver: Solver, own: OwnTokens, size: int) -> Solver:
-    """A solver after a trial on some own rows as they came back, in messages of `size` rows.
+    """Adjust a solver by a trial on some released rows of the adversary's images, in messages of `size` rows.
 
-    It leaves tokens in their places if this draws these rows better. Otherwise its pictures deviate from the mean image
-    as far as helps.
+    The result leaves tokens in their places if this draws these rows better. Otherwise its pictures deviate from the
+    mean image only as far as this helps.
     """
     released, patches, decoder = given(own.released), own.patches, solver.decoder
     tried = max(1, int(_TRIED * len(released)) // size) * size

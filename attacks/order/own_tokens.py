@@ -91,7 +91,10 @@ def own_tokens(
     asked: int = 0,  # rounds that the attack sent before
     approximate: bool = False,  # whether tokens that change in each query may be read
 ) -> OwnTokens:
-    """Get the tokens of the adversary's images in order: from the lower segment, or read by chosen queries."""
+    """Get the tokens of the adversary's images in order: from the lower segment, or read by chosen queries.
+
+    It raises `NotApplicable` if a message is too large, tokens cannot be read, or the lower segment's do not fit.
+    """
     auxiliary, masked = given(observation.auxiliary), view.weights is not None
     size, query, whole = rows_a_message(view), observation.query, observation.batch_size
     if query is not None and size * geometry.tokens > MATCHED_TOKENS:

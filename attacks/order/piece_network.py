@@ -60,8 +60,8 @@ class PieceNetwork(nn.Module):
         self.mix = nn.Parameter(torch.tensor([1.0, SHARPNESS]))
 
     def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """Score pieces [M, T, F] for places, logits [M, T, P], and all pairs as neighbors, with `edge_ratios`,
-        [M, 2, T, T].
+        """Score pieces [M, T, F] for places, logits [M, T, P], and as pairs of neighbors, [M, 2, T, T], with
+        `edge_ratios`.
         """
         sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, _EMBEDDING))
         first, second = sides[:, :, 0::2].transpose(1, 2), sides[:, :, 1::2].transpose(1, 2)
@@ -130,7 +130,8 @@ class MessageNetwork(nn.Module):
     def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
         """Log-probabilities that each token [..., B, T, F] belongs to each of the B images, [R, ..., B·T, B].
 
-        There is one result after each of the R iterations. A token's sum to 1, an image's to about T.
+        There is one result after each of the R iterations. A token's probabilities sum to 1, an image's to about T.
+        `prior` [B, B] holds log-probabilities that a token in a row belongs to an image.
         """
         t, tokens = pieces.shape[-2], pieces.flatten(-3, -2)
         embedded = self.linear(tokens) + self.curved(tokens)
@@ -193,7 +194,7 @@ def linear_start(
 
 @torch.no_grad()
 def assign_members(network: MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
-    """Assign a message's tokens, with F features each, [B, T, F], to its images: for each its T tokens, int64 [B, T].
+    """Assign the tokens of a message to its images, from features [B, T, F]: each image's T tokens, int64 [B, T].
 
     Row b keeps at least the share `keep` of image b's tokens. Also returns log-probabilities [B·T, B] of each token's
     image; for each image, the probabilities of all tokens sum to T.

@@ -231,8 +231,8 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
     """
     _, t, p, _, c = pieces.shape
     parts = pieces.split(max(1, chunk // (t * t * p * c)))
-    across = [torch.stack([_log_ratio(gradient_distance(x)) for x in (y, y.transpose(2, 3))], 1) for y in parts]
-    return torch.cat(across)
+    both = [(part, part.transpose(2, 3)) for part in parts]  # a transposed piece has its lower border on the right
+    return torch.cat([torch.stack([_log_ratio(gradient_distance(one)) for one in pair], 1) for pair in both])
 
 
 def log_odds(scores: Tensor) -> Tensor:

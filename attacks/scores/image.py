@@ -24,7 +24,7 @@ def _pair(truth: Pixels, guess: Pixels, data_range: float) -> tuple[Pixels, Pixe
 def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
     """Mean squared error ≥ 0 of each of N images [N, C, H, W], as a share of the data range squared; lower is closer.
 
-    Source: scikit-image `mean_squared_error`, after division by the data range.
+    Source: scikit-image `mean_squared_error`, after division by the data range (largest minus smallest possible value).
     """
     truth, guess = _pair(truth, guess, data_range)
     difference = (truth.astype(np.float64) - guess) / data_range

@@ -241,7 +241,8 @@ def _delong(members: Array, others: Array, auc: float, confidence: float) -> tup
 
 
 def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float, float]:
-    """Confidence limits of an AUC in (0, 1): the extreme true areas that are compatible with it, as Wilson's.
+    """Confidence limits of an AUC in (0, 1): the extreme true areas that are compatible with it, by Wilson's method.
+    `n` and `k` are the numbers of examples of each kind.
 
     Source: Hanley and McNeil 1982 (the deviation of exponential scores); Newcombe 2006, part 2 (taken at the limit).
     """

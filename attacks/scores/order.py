@@ -16,7 +16,7 @@ from privkit.constraints import whole
 
 
 def equal_tokens(tokens: Tensor, batch: int) -> Tensor:
-    """The kind of each token of [N, T, D], int64 [N, T]; in a message, only bitwise equal ones have the same kind."""
+    """The kind of each token of [N, T, D], int64 [N, T]; in a message, only bitwise equal tokens share a kind."""
     parts = (tokens + 0.0).split(batch)  # −0 and 0 are equal
     return torch.cat([x.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(x.shape[:2]) for x in parts])
 

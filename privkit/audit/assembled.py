@@ -79,7 +79,7 @@ def _messages(edge: Clients, domain: Domain, clients: int) -> torch.Tensor:
 
 
 def empty_round(domain: Domain, clients: int, each: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Records of zeros [n, B, ...] and labels 0 [n, B] of n = `clients`, with B = `each`."""
+    """Records of zeros [n, B, ...] and labels 0 [n, B], for n = `clients` with B = `each` records."""
     return domain.zeros(clients * each).unflatten(0, (clients, each)), torch.zeros(clients, each, dtype=torch.int64)
 
 

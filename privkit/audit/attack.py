@@ -160,7 +160,7 @@ def attack(
     scores, floors = dict[str, Metrics](), dict[str, dict[str, Metrics]]()
     if truth is not None:
         scores = _scores(truth, result.images, observation)
-        for name in ("mid_grey", "mean_image")[: 1 if auxiliary is None else 2]:
+        for name in ["mid_grey"] if auxiliary is None else ["mid_grey", "mean_image"]:
             constant = parse("attacks", name).spec.run(observation, Generator().manual_seed(seed))
             floors[name] = _scores(truth, constant.images, observation)
     return Attacked(

@@ -78,7 +78,8 @@ def run_cell(
     context: AttackContext | None = None
     now, memory = clock(device), seed_data.memory
     memory.begin()
-    spent, tuning, shared = Spent(clock=lambda: now() + memory.spared), "", seed_data
+    spent = Spent(clock=lambda: now() + memory.spared)
+    tuning, shared = "", seed_data
     try:
         if own := has_own_part(config, cell):
             seed_data = shared.copied()
@@ -132,7 +133,8 @@ def run_cell(
             ) from None
         log(traceback.format_exc())
         row = _ended(base, "error", f"{one_line(error, None)} (trace in {home / LOG})")
-    seconds, storages, remark = spent.seconds, cell.defense.spec.storages, config.remarks.get(cell.defense.label, "")
+    seconds, storages = spent.seconds, cell.defense.spec.storages
+    remark = config.remarks.get(cell.defense.label, "")
     told, checks = ((), ()) if context is None else (context.notes(), context.checks())
     held = f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}" if row.parts != storages else ""
     notes = (*seed_data.warnings, remark, tuning, *told, held, *row.notes)
@@ -175,7 +177,8 @@ def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) ->
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
     block = "" if edge is None else _block(edge, getattr(model, "cuts", ()), cut)
     often = "one pass" if passes == 1 else f"{passes} passes"
-    return tuple(filter(None, (f"cut after {cut}" * bool(cut), "overlapping patches" * overlap, block, often)))
+    place, patches = f"cut after {cut}" if cut else "", "overlapping patches" if overlap else ""
+    return tuple(filter(None, (place, patches, block, often)))
 
 
 def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:

@@ -41,13 +41,13 @@ def audit_one_run(
     family: Family | None = None,
     independent: bool = False,
 ) -> EmpiricalBound:
-    """A lower bound on ε from an attack's scores of canaries (records inserted at random), held against a certificate.
+    """A lower bound on ε from an attack's scores of canaries (records inserted at random), compared with a certificate.
 
     Args:
         scores: [K], higher for a canary that was more likely inserted. Ties are broken by canary number.
         inserted: bool [K], drawn by fair coins. For a replace-one claim, a counterpart takes the place of an omitted
             canary; for add-or-remove-one, its place stays empty.
-        certificate: of the same run and release; it must protect the unit that a canary is (a record or a client).
+        certificate: that of the same run and release; it must protect the unit that a canary is (a record or a client).
         confidence: in (0, 1); at least 1/2 if `independent`.
         guesses: how many canaries with the highest scores are guessed "inserted", and how many with the lowest
             "omitted"; fixed beforehand, and ignored if `independent`. None chooses them from K and the claimed curve;
@@ -158,8 +158,9 @@ def _claims_a_curve(certificate: Certificate) -> bool:
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """What the adversary knows beyond the claim, in a sentence: if the lower segment is trained on raw data, the claim
-    covers only adversaries who see nothing but releases.
+    """What the adversary knows beyond the claim, in at most one sentence.
+
+    If the lower segment is trained on raw data, the claim covers only adversaries who see nothing but releases.
     """
     if certificate.kind != "differential_privacy" or lower_model != "trained":
         return ()

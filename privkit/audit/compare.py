@@ -162,7 +162,7 @@ def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
 
 
 def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> list[dict[str, Any]]:
-    """The fields of the differences between the results of both runs with the same seeds."""
+    """The differences between two runs' results `one` and `other` (seed -> row), each as a dict of fields."""
     seeds = tuple(seed for seed in one if seed in other)
     if not seeds:
         return []
@@ -240,7 +240,7 @@ def _as_interval(value: Interval | float) -> Interval:
 
 class _Paired(NamedTuple):
     difference: Interval  # mean of second minus first, with its interval over seeds; of one seed, over records
-    p_value: float  # two-sided: differences of records are symmetric around 0
+    p_value: float  # two-sided, of the hypothesis that differences are symmetric around 0
     effect: float  # matched-pairs rank-biserial correlation in [-1, 1]
 
 

@@ -44,7 +44,7 @@ class Declared:
     compared: Compared  # result of comparing the declared mechanism with the data
     distances: Mapping[int, float]  # attacked round -> distance of the release from the lower segment's output
     unsent: str  # why a distance is unknown; empty without a lower segment
-    quieter: float | None = None  # the last release's variance about that output, if clearly less, over the outputs'
+    quieter: float | None = None  # result of `Replay.quieter` for the last round; None if not quieter
 
     @property
     def distance(self) -> float | None:
@@ -66,7 +66,7 @@ class Declared:
 
     def doubt(self, passes: int) -> str:
         """Why the failure of an attack that uses the recorded lower segment, or queries to it, is no evidence: the
-        segment does not reproduce the releases of the last `passes` passes. Empty if it does.
+        segment does not reproduce the releases of the last `passes` passes. The text is empty if it does.
         """
         if self.quieter is not None:
             return (
@@ -134,8 +134,9 @@ class _Clients:
 
 def _compared(recording: Recording) -> Declared:
     """Build the lower segment, replay the attacked rounds, and compare the recording with its declarations."""
-    known, mechanism, quieter, distances = _clients(recording), recording.mechanism, None, dict[int, float]()
-    ask, why = known.ask, known.why
+    known, mechanism = _clients(recording), recording.mechanism
+    ask, why, quieter = known.ask, known.why, None
+    distances = dict[int, float]()
     variance = variance_of(mechanism) if known.variance is None else known.variance
     for number in range(len(recording.views)):
         if ask is None:
@@ -276,7 +277,7 @@ def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
 
 
 def _unlikely(stayed: int, mean: int) -> bool:
-    """Whether a Poisson variable reaches `stayed` with probability at most 10⁻⁶, by Chernoff's bound.
+    """Whether a Poisson variable with this mean reaches `stayed` with probability at most 10⁻⁶, by Chernoff's bound.
 
     >>> _unlikely(3200, 50), _unlikely(60, 50), _unlikely(0, 1)
     (True, False, False)

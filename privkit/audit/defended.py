@@ -134,7 +134,9 @@ def _of_epochs(
     """
     edge, upper = trained.edge, trained.upper
     noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))
-    kinds = {"_noisy": False, "_noise_free": True} if noisy else {"": False} if trained.best else {}
+    kinds = {"": False} if trained.best else {}
+    if noisy:
+        kinds = {"_noisy": False, "_noise_free": True}
     last = Epoch(number=0, edge=deepcopy(edge.state_dict()), upper=deepcopy(upper.state_dict()))
     epochs = {"last": last, **({} if trained.best is None else {"best": trained.best})}
     accuracies, files = dict[str, dict[str, Any]](), dict[str, str]()
@@ -176,7 +178,7 @@ def _clear(edge: Clients) -> list[str]:
     passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
     acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
     told = f"accuracy is measured on test images sent without {' and '.join(acts)}; attacks read releases with it"
-    return [told] * bool(acts)
+    return [told] if acts else []
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:

@@ -58,7 +58,8 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
 
 
 def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Check, ...]:
-    """A finding if matched guesses are not significantly closer than the adversary's own random records, also matched.
+    """A finding if matched guesses are not significantly closer to the truth than the adversary's matched random
+    records.
 
     Both are [N], one value for each attacked record, by the first metric of the domain.
     """

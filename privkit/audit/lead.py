@@ -319,10 +319,10 @@ def _refresh(
     if again:
         folder.set_aside(list(reversed(touched)))  # cells before their models
         return f"recomputed because of {', '.join(changed)}: {size}; the old ones are in {folder.path / 'superseded'}"
+    earlier = f" ({' '.join(flags)})" if flags else ""
     raise RunFolderError(
-        f"{folder.path} does not match this command: {', '.join(changed)}; restore what changed"
-        f"{f' ({chr(32).join(flags)})' if flags else ''}, name another folder with --out, or give --again to recompute "
-        f"what it touches ({size})"
+        f"{folder.path} does not match this command: {', '.join(changed)}; restore what changed{earlier}, name another "
+        f"folder with --out, or give --again to recompute what it touches ({size})"
     )
 
 

@@ -34,7 +34,7 @@ class _ArrangementScores:
     direct: OrderAccuracy  # share of pieces in their place
     neighbor: OrderAccuracy | None  # share of adjacent pairs that are adjacent again; None without a square grid
     membership: OrderAccuracy  # share of pieces in their image, at any place
-    unit: Literal["image", "message"]  # the independent one: a message if pieces moved between images
+    unit: Literal["image", "message"]  # what is independent: a message if pieces moved between images
     units: int
     tokens: int  # number of pieces in one secret order: T of an image, or B·T of a message whose images were mixed
     bits_before: float  # mean entropy of uniform orders of these pieces that look different, at most `most_bits`

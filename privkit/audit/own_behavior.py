@@ -97,7 +97,7 @@ def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: t
     """Refuse a user's own defense stage that adds the same noise in each round, for example from a fixed seed.
 
     An adversary who has the code, or queries twice, can subtract it; privkit's attacks expect fresh noise. `shape` is
-    that of a record's smashed data, `image` of an image.
+    that of a record's smashed data, `image` that of an image.
     """
     for stage in stages:
         if not (is_own(stage) and stage.noise_fields):

@@ -35,7 +35,7 @@ _IDLE = "at least; its first epoch takes longer than an estimate is allowed to"
 
 
 def check_shapes(config: AuditConfig, pools: Pools) -> None:
-    """Try one training step with every defense before the run; a `UsageError` if a defense does not fit the model."""
+    """Try one training step of every defense before the run; raises `UsageError` if one does not fit the model."""
     for defense in config.defenses:
         try:
             _fitting(config, defense, pools, torch.device("cpu"))

@@ -79,7 +79,7 @@ class _RecordedContext(AttackContext):
 
     def notes(self) -> tuple[str, ...]:
         source, described = self.source, self.source.description
-        measured, nouns, y = described.measured, source.domain.records, source.whole.truth.y
+        measured, nouns, labels = described.measured, source.domain.records, source.whole.truth.y
         unknown = {
             "accuracy": measured.accuracy is None,
             "epsilon (no mechanism was recorded)": source.mechanism is None,
@@ -88,7 +88,7 @@ class _RecordedContext(AttackContext):
             f"controls (no own {source.record} was recorded)": not len(source.own),
             "answers to queries (no lower segment was recorded)": described.lower is None,
         }
-        told, rounds = [EXEMPT] * undefended(described.name), len(source.views)
+        told, rounds = [EXEMPT] if undefended(described.name) else [], len(source.views)
         if rounds < described.rounds:
             which = "the last ones" if described.passes == 1 else "the last ones of each pass"
             attacked = f"{rounds} of {described.rounds} recorded rounds were attacked"
@@ -96,11 +96,13 @@ class _RecordedContext(AttackContext):
         told.append(f"not known from the recording: {', '.join(name for name, lacks in unknown.items() if lacks)}")
         amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
         sent = [f"{value:g} bytes {way} {_a(source.record)}" for way, value in amounts.items() if value is not None]
-        if repeated := ["accuracy"] * (measured.accuracy is not None) + [" and ".join(sent)] * bool(sent):
-            told.append(f"taken from the recording without a check: {', '.join(repeated)}")
-        if measured.accuracy is not None and y.ndim == 1 and len(y.unique()) > 1:  # else no true label is known
-            most = y.bincount().max().item() / len(y)
-            told.append(f"the most frequent label has a share of {most:.3f} of the {len(y)} recorded {nouns}")
+        repeated = {"accuracy": measured.accuracy is not None, " and ".join(sent): bool(sent)}
+        if any(repeated.values()):
+            names = ", ".join(name for name, given in repeated.items() if given)
+            told.append(f"taken from the recording without a check: {names}")
+        if measured.accuracy is not None and labels.ndim == 1 and len(labels.unique()) > 1:  # else none is known
+            most = labels.bincount().max().item() / len(labels)
+            told.append(f"the most frequent label has a share of {most:.3f} of the {len(labels)} recorded {nouns}")
         if measured.bytes_up is None:
             one = source.views[-1].smashed[0]
             told.append(f"a released row has {one.numel():,} numbers, {source.row_bytes:,} bytes in the recording")

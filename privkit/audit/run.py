@@ -224,8 +224,8 @@ def shared_out(config: AuditConfig, device: torch.device, workers: int | None, e
     """The number of worker processes of a run, and of CPU threads of each.
 
     If `workers` is None, there are as many processes as results, up to the number of CPUs, since small models gain
-    little from a second thread; but one on a GPU, under torchrun, with an explicit number of threads, or for a user's
-    own code.
+    little from a second thread; but there is one process on a GPU, under torchrun, with an explicit number of threads,
+    or for a user's own code.
     """
     threads = config.threads or default_threads()
     if workers is None:

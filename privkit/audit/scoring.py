@@ -132,7 +132,7 @@ def unidentified(domain: Domain, truth: Tensor) -> str:
 
 
 def repeated(domain: Domain, truth: Tensor) -> str:
-    """A sentence if some attacked records equal, or nearly equal, another one, by less than 1/100 of the mean distance.
+    """A sentence if some attacked records are equal, or nearly equal (nearer than 1/100 of the mean distance).
 
     No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k.
     """
@@ -250,10 +250,10 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """Mean difference by which guesses are closer than each constant guess, for each metric; positive if they are
-    closer.
+    """Mean difference by which an attack's `scores` are closer than those of each constant guess, for each metric.
 
-    Intervals have 99 % confidence, since a run makes many comparisons: for every attack, seed and budget.
+    It is positive if the attack is closer. Intervals have 99 % confidence, since a run makes many comparisons: for
+    every attack, seed and budget.
     """
     return {
         guess: {

@@ -101,7 +101,7 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedDa
     victims = _victims(config, splits, shares)
     auxiliary, dropped, left = _auxiliary(config, splits, victims, pools, other, seed)
     sizes = {"private": len(splits.private), "auxiliary": len(auxiliary), "test": len(splits.test)}
-    _check_sizes(config, splits.domain.records, **sizes)  # of what a fraction and the other records leave
+    _check_sizes(config, splits.domain.records, **sizes)  # again: left-out records may leave too few
     hashes = splits.hashes()
     others = config.auxiliary not in OF_THE_DATASET
     if others or config.auxiliary == "candidates" or len(auxiliary) + dropped > len(splits.auxiliary):

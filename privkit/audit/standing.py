@@ -79,8 +79,8 @@ def held_against_its_releases(
 
 
 def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
-    """Whether a claim requires that each record's smashed data depend on this record alone: noise on smashed data
-    protects single records. A claim about a client, labels, or noise on the records themselves does not require it.
+    """Whether a claim requires that each record's smashed data depend on this record alone. It does if noise on smashed
+    data protects single records, but not if it is about a client, labels, or noise on the records themselves.
     """
     if (certificate.kind, certificate.unit, certificate.covers) != ("differential_privacy", "record", "release"):
         return False
@@ -150,7 +150,7 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
     Two batches are combined once for each binary digit of the record numbers 0..B−1, which says from which batch a
     record comes. Any two numbers differ in some digit, so for each pair of records there is a combination in which one
     is kept and the other is replaced. Only the first client's segment is measured, in evaluation mode, for which claims
-    are made. Each output number is compared on the scale of its range. None without two different records.
+    are made. Each output number is compared on the scale of its range. The result is None if all records are equal.
     """
     if batch == 1:
         return 0
@@ -184,8 +184,9 @@ def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> l
     batch, lower = config.training.batch_size, edge.lowers.copy(0).eval()
     one, other = (_made(lower, records[:batch], seed) for seed in (0, 1))
     drawn = not torch.equal(one, other) and bool(one.isfinite().all())
-    does = ["draws random numbers"] * drawn
-    does += ["moves or mixes the records of a batch"] * bool(rows_that_meet(edge, records, batch))
+    does = ["draws random numbers"] if drawn else []
+    if rows_that_meet(edge, records, batch):
+        does.append("moves or mixes the records of a batch")
     why = "so does the undefended model, which no attack meets without it; make it a defense to measure its effect"
     return [f"the lower segment of {config.model.label} {' and '.join(does)}; {why}"] if does else []
 

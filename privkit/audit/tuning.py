@@ -195,7 +195,7 @@ def _read(path: Path, cell: str) -> list[Trial]:
 
 
 def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
-    """The attack parameters to try next, after `past` trials, of which values outside `space` are ignored.
+    """The attack parameters to try next, after the trials `past`; their values outside `space` are ignored.
 
     Source: the tree-structured Parzen estimator of Bergstra et al. 2011, by optuna.
     """

@@ -53,7 +53,7 @@ class CellWorker:
     cells: list[Cell] = field(init=False)  # the plan
     here: Provenance = field(init=False)  # provenance that all numbers of this process share
     parts: dict[str, AuditConfig] = field(init=False, default_factory=dict)  # the run under each cell's protocol
-    made_of: dict[str, Ingredients] = field(init=False, default_factory=dict)  # each cell's, without its images
+    made_of: dict[str, Ingredients] = field(init=False, default_factory=dict)  # each cell's provenance, without images
     _perception: Perception = field(init=False)
     _images: tuple[int, AuditConfig, SeedData] | None = field(init=False, default=None)
 

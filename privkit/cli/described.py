@@ -30,7 +30,7 @@ from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of one kind, from the cache if possible; plug-ins may change, so their kinds have none."""
+    """Describe all parts of one kind, from the cache if possible; kinds with plug-ins are not cached."""
     if any(True for _ in plug_ins(kind)):
         return _read(kind)
     changes = [own_source(), sorted(own_table(kind).items()), __version__, sys.version]  # with any, the cache is stale

@@ -33,7 +33,7 @@ def flag_of(setting: Setting) -> inspect.Parameter:
 
 
 def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) -> Callable[..., Any]:
-    """Replace the `**keywords` of a command's function by these flags; its own parameters stay."""
+    """Replace the `**keywords` of a command's function by these flags; its own parameters stay and win over flags."""
     signature = inspect.signature(command, eval_str=True)
     own = {name: each for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
     every = [*own.values(), *(each for each in flags if each.name not in own)]

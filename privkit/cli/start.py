@@ -32,7 +32,7 @@ class Output(io.FileIO):
         self.failed: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write the data; an error is kept in `failed`, except that of a closed reader of standard output."""
+        """Write the data; an error is kept in `failed`, but if the reader of standard output is gone, it is raised."""
         try:
             return super().write(data) or 0
         except BrokenPipeError:
@@ -154,8 +154,9 @@ def _reader_gone() -> NoReturn:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context without garbage collection, which takes a seventh of a command's start, as torch loads; allocate
-    little."""
+    """A context without garbage collection. It would scan torch's objects while they load, which takes a seventh of a
+    command's start. Memory that is allocated inside may stay in use, so allocate little.
+    """
     before = gc.isenabled()
     gc.disable()
     try:

@@ -61,8 +61,8 @@ class Adversarial(Unchanged):
             return SimulatedAttacker(smashed_shape, image_shape, self.width)
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """The simulated attacker's mean squared error on each of M batches of images, float [M]; a ValueError without
-        its network (`companion`), or for batches of one image.
+        """The simulated attacker's mean squared error on each of M batches of images, float [M]; raises a ValueError
+        without its network (`companion`), or for batches of one image.
 
         The gradient that reaches an image's smashed data is multiplied by −`strength` if the attacker's error on this
         image is below the error of the batch's mean image, and by 0 otherwise.

@@ -113,7 +113,7 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechanism, list[str]]:
-    """The charged mechanism, and sentences about its mixing; a ValueError if nothing is proven."""
+    """The charged mechanism, and sentences about its mixing; raises a ValueError if nothing is proven."""
     if receipt.clip is None:
         raise ValueError("the smashed data have no bound, so no noise can hide a record; give clip= or bound=")
     if receipt.added_by == "server":

@@ -132,8 +132,8 @@ _SMALLEST = 1e-3  # smallest λ: with λ = 0, a server without a signal would ne
 
 def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
     """One module for each denoising stage whose strength is "auto", in order; they run in front of the server's segment
-    `upper`. A `UsageError` if no noise stage lies directly before such a stage, or the server's first layer is not
-    linear.
+    `upper`. It raises `UsageError` if no noise stage lies directly before such a stage, or the server's first layer is
+    not linear.
     """
     found: list[Denoiser] = []
     for before, stage in zip((None, *stages), stages, strict=False):

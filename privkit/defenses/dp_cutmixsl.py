@@ -124,7 +124,7 @@ class DpSl(_BoundedNoise):
 class _MixedNoise(_BoundedNoise):
     """Clamps a group's smashed data, mixes them by random weights, and adds noise before or after the mixing.
 
-    Positions of a feature map or image are patches with `side` pixels a side; None if positions are tokens.
+    Positions of a feature map or image are patches with `side` pixels a side; `side` is None if positions are tokens.
 
     Attributes:
         group: k ≥ 1 clients per group.
@@ -248,8 +248,9 @@ class DpCutMixSl(_MixedNoise):
         concentration: parameter α_M > 0 of the Dirichlet-multinomial law of the counts N_i; infinite for counts as
             equal as possible.
         site: the party that adds the noise: "client" before masking (Eq. 5-7, Algorithm 1), "mixer" after it (Eq. 16).
-            On smashed data both give the same distribution; on labels, noise of the clients has only variance
-            σ_y²·Σλ_i². In a table of `privkit epsilon`, an empty noise_site means "mixer".
+            On smashed data both give the same distribution; on labels, which are mixed with weights λ_i = N_i/N, noise
+            of the clients has only variance σ_y²·Σλ_i². In a table of `privkit epsilon`, an empty noise_site means
+            "mixer".
         patch: side in pixels of one position of a feature map or an image; unused for tokens, each of which is a
             position. None means 2 at the input layer.
         published: whether the server learns masks and λ. ε is the same in both cases.

@@ -16,16 +16,17 @@ def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) ->
     """Number T of positions in one image's smashed data: tokens [..., T, D], or squares with `patch` pixels a side of
     feature maps or images [..., C, H, W].
 
-    `leading` axes come before one image's smashed data: 2 for [M, B, ...], 3 for [G, k, B, ...]. A ValueError, which
-    names the defense, for vectors, feature maps without `patch`, and a `patch` that does not divide their sides.
+    `leading` axes come before one image's smashed data: 2 for [M, B, ...], 3 for [G, k, B, ...]. It raises a
+    ValueError, which names the defense, for vectors, for feature maps without `patch`, and if `patch` does not divide
+    their sides.
     """
     rows, columns = _grid(name, smashed, patch, leading)
     return rows * columns
 
 
 def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> tuple[int, int]:
-    """Rows and columns of the grid of positions, for masks that are boxes. Arguments and errors as in `positions`; a
-    ValueError also if tokens form no square grid, for example because of a class token.
+    """Rows and columns of the grid of positions, for masks that are boxes. Arguments and errors are those of
+    `positions`; it also raises a ValueError if tokens form no square grid, for example because of a class token.
     """
     rows, columns = _grid(name, smashed, patch, leading)
     if smashed.ndim - leading == 3:

@@ -138,7 +138,8 @@ def _worst(trial: TrialRounds, charge: _Charge) -> dict[str, float] | str | None
     """The largest changes of all attempts, per replaced record and beyond rounding, or a sentence on a faulty release;
     None if the stages refuse all data.
     """
-    moved, tried, tries = dict.fromkeys(charge.most, 0.0), [], max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
+    tries = max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
+    moved, tried = dict.fromkeys(charge.most, 0.0), []
     for number in range(tries):
         pair = _Pair(trial, number, charge.covers_labels)
         released = pair.released()
@@ -162,8 +163,8 @@ def _worst(trial: TrialRounds, charge: _Charge) -> dict[str, float] | str | None
 class _Pair:
     """Two batches of artificial data that differ in one record, or in all `replaced` records of one client.
 
-    The number of the attempt is the seed of the data, whose order of magnitude is `scale`, of the place `at` = (m, b)
-    of the replaced record and of the random draws. With `relabels`, the replaced records also get other labels.
+    The number of the attempt is the seed of the data, of the replaced record's place `at` = (m, b), and of the random
+    draws. `scale` is the data's order of magnitude. With `relabels`, the replaced records also get other labels.
     """
 
     def __init__(self, trial: TrialRounds, number: int, relabels: bool) -> None:

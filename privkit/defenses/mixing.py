@@ -113,8 +113,8 @@ def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Ten
 
 
 def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
-    """Mix the soft labels y_i of the k clients in each of G groups, float [G, k, B, L]: Σ_i λ_i·y_i, float [G, B, L]. A
-    ValueError for class numbers, which cannot be mixed.
+    """Mix the soft labels y_i of the k clients in each of G groups, float [G, k, B, L], by `ratios` λ [G, k]: Σ_i
+    λ_i·y_i, float [G, B, L]. It raises a ValueError for class numbers, which cannot be mixed.
     """
     if labels.ndim != 4 or not labels.is_floating_point():
         raise ValueError(
@@ -127,7 +127,7 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
     """Smashed data [G, k, B, ...], labels [G, k, B, L] and `present`, bool [G, k], for a defense that mixes groups of k
-    = `group` clients; a ValueError, which names the defense, if a shape or type does not fit.
+    = `group` clients; raises a ValueError, which names the defense, if a shape or type does not fit.
 
     For k = 1, smashed data and labels come without the axis k, which is added. If `present` is None, all places are
     taken.

@@ -118,7 +118,9 @@ def require_one_hot(name: str, labels: Tensor, images: tuple[int, ...]) -> None:
 
 
 def require_images(name: str, smashed: Tensor) -> int:
-    """The number of coordinates of one image in smashed data [M, B, ...]; a ValueError for other shapes or integers."""
+    """The number of coordinates of one image in smashed data [M, B, ...]; raises a ValueError for other shapes or
+    integers.
+    """
     if smashed.ndim < 3 or not smashed.is_floating_point() or not smashed.numel():
         raise ValueError(
             f"{name} needs smashed data of M messages of B images, float [M, B, ...], got {smashed.dtype} of shape "

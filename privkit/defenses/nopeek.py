@@ -41,7 +41,7 @@ class NoPeek(Unchanged):
     frozen_block: FrozenBlock = False
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """Weighted distance correlation of each message, [M]; a ValueError for messages of one image."""
+        """Weighted distance correlation of each message, [M]; raises a ValueError for messages of one image."""
         if images.shape[1] < self.smallest_batch:
             raise ValueError(
                 f"nopeek needs batches of at least 2 images, got {images.shape[1]}: a batch of one has no distances"

@@ -300,8 +300,8 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
 
 
 def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
-    """Noise in K releases of the same data, over its declared scale: p coordinates of two clients' smashed data and
-    labels, float [K, p]. Every second release is computed with gradients, as in training.
+    """Noise in K releases of the same data, divided by its declared scale: p coordinates of two clients' smashed data
+    and labels, float [K, p]. Every second release is computed with gradients, as in training.
     """
     size = prod(data.shape)
     count = min(DRAWS, max(64, _MOST_NUMBERS // size))

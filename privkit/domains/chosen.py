@@ -38,7 +38,7 @@ class _ChosenPool:
 def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
     """Keep only the records of the given classes, two or more, and renumber these classes from 0 in the given order.
 
-    A `DataError`, which names the dataset, if a class does not exist or has no training record.
+    It raises a `DataError`, which names the dataset, if a class does not exist or has no training record.
     """
     if max(classes) >= pools.classes:
         raise DataError(f"{name} has no class {max(classes)}; name some of 0 to {pools.classes - 1} with classes=[…]")
@@ -65,7 +65,7 @@ def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
 
 def with_classes(spec: Any, classes: object) -> Any:
     """Copy a dataset's specification and add the field `classes`; the new dataset holds only records of these classes.
-    A ValueError unless `classes` is a list of at least two different class numbers.
+    It raises a ValueError unless `classes` is a list of at least two different class numbers.
 
     >>> from privkit.domains.images.vision import Mnist
     >>> with_classes(Mnist(), [0, 4])

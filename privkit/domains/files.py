@@ -100,8 +100,8 @@ def good_rows(
     """Parse the rows of a file, given as pairs of a place such as "line 7" and the bytes; `parse` raises `BadRow` for a
     bad row.
 
-    Returns the parsed rows; and one sentence that counts the rows left out, or an empty tuple. A `DataError`, which
-    counts good rows, if no row can be parsed, or a row is bad and `skip_bad` is false.
+    Returns the parsed rows; and one sentence that counts the rows left out, or an empty tuple. It raises `DataError`,
+    which counts good rows, if no row can be parsed, or a row is bad and `skip_bad` is false.
 
     >>> good_rows("some", Path("a.txt"), [("line 1", b"yes"), ("line 2", bytes([255]))], utf8, skip_bad=True)
     (['yes'], ('1 of 2 rows of a.txt were left out as bad, the first because line 2 is not UTF-8 text',))
@@ -128,7 +128,7 @@ def good_rows(
 
 def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None) -> Iterator[tuple[str, bytes]]:
     """Yield the first `most` lines of a plain or gzip (.gz) file in the data root, as pairs such as ("line 7", bytes).
-    A `DataError` if the file is missing, lies outside the root, or cannot be unpacked.
+    It raises `DataError` if the file is missing, lies outside the root, or cannot be unpacked.
     """
     advice = "put the whole file there, as it is or compressed by gzip (.gz)"
     path = file_inside(name, root, file, advice)

@@ -25,7 +25,7 @@ class Partition(Protocol):
     name: ClassVar[str]
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
-        """Distribute images with labels [N] over n ≥ 1 clients; a `UsageError` if there are too few images."""
+        """Distribute images with labels [N] over n ≥ 1 clients; raises `UsageError` if there are too few images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +197,8 @@ class ClientPartition:
 
 
 def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
-    """Rounds in an epoch, such that each image is sent about once: ⌊images / (n·B)⌋ for n clients, B = `batch_size`. A
-    `UsageError` if there are fewer images than one round needs.
+    """Rounds in an epoch, such that each image is sent about once: ⌊images / (n·B)⌋ for n clients, B = `batch_size`. It
+    raises `UsageError` if there are fewer images than one round needs.
     """
     rounds = images // (clients * batch_size)
     if rounds == 0:

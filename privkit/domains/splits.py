@@ -47,7 +47,7 @@ class Splits:
 
 
 def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validation: int = 0) -> dict[str, int]:
-    """The sizes of the parts that `split` would draw, without reading images; a `DataError` for an empty part."""
+    """The sizes of the parts that `split` would draw, without reading images; raises `DataError` for an empty part."""
     wished = {"private": private, "auxiliary": auxiliary}
     wished |= {"test": test} if pools.test is None else {}
     wished |= {"validation": validation} if validation and pools.validation is None else {}

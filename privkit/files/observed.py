@@ -57,8 +57,7 @@ def content(path: str) -> str:
 
 
 def watch(module: str) -> None:
-    """Observe which files a module outside privkit, which is not yet imported, reads by itself or by code that it
-    calls."""
+    """Observe which files a module outside privkit, not yet imported, will read, itself or by code that it calls."""
     if module.partition(".")[0] == "privkit":
         return
     if not _plugins:

@@ -45,7 +45,7 @@ def check_folder(folder: Path) -> None:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a plain file, and no link, pipe, device or folder; returns its descriptor."""
+    """Open a plain file and return its descriptor; a link, pipe, device or folder raises an `OSError`."""
     check_folder(path.parent)
     try:
         descriptor = os.open(path, flags | _NO_LINK, 0o644)
@@ -63,7 +63,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """Read a plain file of a run folder, of at most `most` bytes."""
+    """Read a plain file of a run folder, of at most `most` bytes; any other file raises an `OSError`."""
     descriptor = open_file(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as handle:
         if most is not None and os.fstat(descriptor).st_size > most:

@@ -36,8 +36,9 @@ def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
-    """The fields of a record that `sealed` wrote. `Broken` is raised without the right checksum, or if a field of
-    `identity` has another value."""
+    """The fields of a record that `sealed` wrote. `Broken` is raised if the checksum is wrong, or a field of `identity`
+    has another value.
+    """
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
@@ -82,7 +83,7 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def checked_bytes(path: Path, known: str | None) -> bytes:
-    """Read a file; a `DamagedFile` if it has not the SHA-256 `known` of its record, or none is known."""
+    """Read a file; raises `DamagedFile` unless its SHA-256 is the one in its record (`known`, None if not listed)."""
     try:
         data = read_bytes(path)
     except OSError as error:

@@ -74,7 +74,7 @@ def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -
 
 
 def present_bytes(path: Path, most: int | None = None) -> bytes | None:
-    """Read a file of a run folder; None if it does not exist, a `DamagedFile` if it cannot be read."""
+    """Read a file of a run folder; None if it does not exist; raises `DamagedFile` if it cannot be read."""
     try:
         return read_bytes(path, most)
     except FileNotFoundError:
@@ -84,7 +84,7 @@ def present_bytes(path: Path, most: int | None = None) -> bytes | None:
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
-    """The fields of a record; None if there is no file, a `DamagedFile` if it was changed or has another `identity`."""
+    """The fields of a record; None without a file; raises `DamagedFile` if it was changed or has another `identity`."""
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else opened(data, **identity)
     except Broken as error:
@@ -92,7 +92,7 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
 
 
 def append_line(path: Path, line: str, *, flush: bool = True) -> None:
-    """Append one line by a single write, of which a killed process leaves at most a truncated line."""
+    """Append a line by a single write; a killed process leaves at most a truncated line. `flush` waits for the disk."""
     with writing(path):
         make_folder(path.parent)
         descriptor = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -139,7 +139,10 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> bytes | None:
-    """The checked content that `save_state` wrote; None if there is no file, a `DamagedFile` if it is not its own."""
+    """The checked content that `save_state` wrote; None if there is no file.
+
+    It raises `DamagedFile` if the file was damaged since, or was written for another result or model.
+    """
     if (data := present_bytes(path)) is None:
         return None
     header, _, payload = data.partition(b"\n")
@@ -199,7 +202,7 @@ def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
 
 
 def load_module(path: Path, module: nn.Module, known: str | None) -> None:
-    """Read weights, whose SHA-256 is `known`, into a module; a `DamagedFile` if the file is missing or was changed."""
+    """Read weights with the SHA-256 `known` into a module; raises `DamagedFile` if the file is missing or changed."""
     from safetensors.torch import load
 
     weights, own = load(checked_bytes(path, known)), module.state_dict()

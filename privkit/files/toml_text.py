@@ -37,7 +37,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse a TOML text into nested dictionaries; deep nesting and whole numbers of more than 64 bits are `TooMuch`."""
+    """Parse a TOML text into nested dictionaries; deep nesting and numbers of more than 64 bits raise `TooMuch`."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.count(".") > _MOST_DOTS:
             raise TooMuch(f"line {number} has more than {_MOST_DOTS} dots")

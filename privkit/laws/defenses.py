@@ -264,7 +264,7 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """In no allowed chain with another defense does replacing a record change the release by more than ε assumes."""
+    """In every allowed chain with another defense, replacing a record changes the release by at most what ε assumes."""
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):
         other = load(target)()

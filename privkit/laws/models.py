@@ -88,8 +88,8 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
 
 
 def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
-    """At every cut (by default all of the model's), the two segments together compute the same function, and a later
-    cut moves weights to the client. `options` are the model's other options.
+    """At each of `cuts` (empty: all), the two segments together compute the same function, and a later cut moves
+    weights to the client. `options` are the model's other options.
     """
     if not (is_dataclass(spec) and "cut" in {field.name for field in fields(spec)}):
         return ""

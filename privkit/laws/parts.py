@@ -67,7 +67,7 @@ EVERY: dict[str, Callable[[Component, str], str]] = {
 
 
 def kind_of(given: str) -> str:
-    """The kind of a part, such as "defenses" or "models", from its name; a `UsageError` if it fits no kind, or
+    """The kind of a part, such as "defenses" or "models", from its name; raises `UsageError` if it fits no kind, or
     several.
     """
     if stages_given(given) is not None:

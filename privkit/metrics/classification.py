@@ -15,10 +15,11 @@ CONFIDENCE = 0.95
 
 
 def _delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
-    """Confidence interval of a statistic in the range `within`, from each record's influence [N], of mean zero.
+    """Confidence interval of a statistic in the range `within`, from the N records' influences [N], with mean zero.
 
-    The variance is estimated by that of the mean influence. The interval is computed on the logit scale of the range
-    (on (-1, 1): Fisher's z). None if all influences are 0, or the value is an end of the range.
+    The statistic's variance is estimated by the variance of the mean influence. The interval is computed on the logit
+    scale of the range; on (-1, 1) this is Fisher's z. The result is None if all influences are 0, or the value is an
+    end of the range.
 
     Source: Hampel 1974 (the influence curve); Efron and Tibshirani 1993, §22 (the delta method).
     """
@@ -71,7 +72,7 @@ class TaskScores:
 def task_scores(scores: Floats, labels: Whole) -> TaskScores:
     """Accuracy, MCC and AUC of a classifier, from scores [N, L] and classes [N], or 0 and 1 in [N, L].
 
-    A score above 0 predicts one of several labels.
+    With several labels per record, a score above 0 predicts the label.
     """
     if labels.ndim == 2:
         predicted, targets, classes = (scores > 0).astype(np.int64), labels, 2

@@ -43,7 +43,7 @@ class FeatureNetwork:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Features [N, F] of images [N, 1 or 3, H, W] in [0, 1]; NaN or another shape is a `UsageError`."""
+        """Features [N, F] of images [N, 1 or 3, H, W] in [0, 1]; NaN or another shape raises `UsageError`."""
         if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
             raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
         if not images.isfinite().all():
@@ -62,11 +62,12 @@ class FeatureNetwork:
 def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNetwork:
     """Load the feature network that the user named.
 
-    "timm:MODEL" and "torchvision:MODEL" load pretrained weights; the features are the classifier's input. "file:PATH"
-    loads TorchScript from images [N, 3, H, W] in [0, 1] to features [N, F]; if the module has a whole number
-    `image_size`, images are resized to it. "embedded" is EfficientNet-Lite0 from two packages (ImageNet features for
-    any picture). "dlib" is a face descriptor for aligned face crops. A `UsageError` says that there is no such network,
-    or that it does not return one vector per image; a `DataError` that weights, file or packages are missing.
+    "timm:MODEL" and "torchvision:MODEL" load pretrained weights, from the library's cache or by download; the features
+    are the classifier's input. "file:PATH" loads TorchScript from images [N, 3, H, W] in [0, 1] to features [N, F]; if
+    the module has a whole number `image_size`, images are resized to it. "embedded" is EfficientNet-Lite0 from two
+    packages (ImageNet features for any picture). "dlib" is a face descriptor for aligned face crops. A `UsageError`
+    says that there is no such network, or that it does not return one vector per image; a `DataError` that weights,
+    file or packages are missing.
 
     Source: Yao et al., patch shuffling, §V-A, use an ImageNet ResNet18 for CIFAR-10, and FaceNet (Schroff et al. 2015)
     for faces.

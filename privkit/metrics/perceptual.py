@@ -36,7 +36,7 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict[str, float]:
     """Reference values for `f_sim`: the mean over all pairs of originals of the "same_class", and of "other_class".
 
-    A guess whose score is not higher reveals at most the class of the image.
+    A guess whose score is not higher reveals at most the class of the image. A key without pairs is left out.
 
     Source: privkit's own, for F-SIM as in `f_sim`.
     """
@@ -178,7 +178,7 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
 
 def check_classifier(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
-    """The user's classifier after checks; a `UsageError` if its number of scores or the labels do not fit."""
+    """The user's classifier after checks; raises `UsageError` if its number of scores or the labels do not fit."""
     _check_one_label(known)
     given = classifier(known.x[:2]).shape[1]
     if given != classes:

@@ -74,7 +74,9 @@ class HuggingFace(Checked):
         return [file for pattern in _ONLY_READ for file in sorted(Path(self.path).glob(pattern))] if self.path else []
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build the segments, as in `ModelSpec.build`, without `positions`: `told_places` measures `hides_places`."""
+        """Build the segments, as in `ModelSpec.build`; `positions` is ignored, and `told_places` measures
+        `hides_places`.
+        """
         with seeded(torch.device("cpu"), seed):
             whole = self._read()
             base = whole.base_model

@@ -73,8 +73,9 @@ def shared(network: nn.Module) -> nn.Module:
 
 
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
-    """Join P networks of one architecture, one for each patch, in place into the first, for patches stacked as
-    channels.
+    """Join P networks of one architecture, one for each patch, into one on patches stacked as channels.
+
+    The first network is changed in place.
     """
     for part, *others in zip(*(network.modules() for network in networks), strict=True):
         copies = [part, *others]
@@ -201,8 +202,8 @@ class PatchSplitNN(NamedCuts):
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
-        """The number g of patches per row and column of a square image, whose edge they must reach exactly
-        (`UsageError`).
+        """The number g of patches per row and column of a square image; a grid that misses its edge raises
+        `UsageError`.
         """
         if height != width:
             raise UsageError(f"patch_splitnn needs square images, got {height}×{width} pixels")

@@ -30,7 +30,7 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention; the heads split the width equally. Without `fused_attn`, it uses plain products."""
+    """Multi-head attention; the heads split the width equally. `fused_attn`: whether torch's fused kernel is used."""
 
     def __init__(self, width: int, heads: int, qkv_bias: bool) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ _PATCH, _CLASSES = 4, 10
 
 def mixed_pictures(methods: Mapping[str, str]) -> Figure:
     """Draw what mixing defenses release of two digits: the originals, then one picture for each of `methods` (title ->
-    defense that mixes two images or none), of the images in the first row and of their smashed data in the second.
+    defense that mixes two images or none). The first row mixes the images, the second their smashed data.
 
     Smashed data are the tokens of an untrained patch embedding with positions. A token has as many numbers as a patch
     has pixels, so it is drawn as pixels at the place of its patch.

@@ -134,7 +134,7 @@ def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     """Collect the values (accuracy or attack error) of a paper's methods from result rows, as `audit_rows` returns
-    them. A `UsageError` if one method and seed has two values, which come from different runs.
+    them. It raises `UsageError` if one method and seed has two values, which come from different runs.
     """
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
     measurements = []
@@ -234,7 +234,7 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
 
 def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
     """Read result rows from a run folder or a file of JSON lines; if `path` is None, those of this size that ship with
-    privkit. A `UsageError` if there is no such file, or if a line is not a result.
+    privkit. It raises `UsageError` if there is no such file, or if a line is not a result.
     """
     if path is None:
         name = ROWS_OF[size]

@@ -80,7 +80,7 @@ def work(
 
 
 def measure_cell(one: Work, out: Path) -> dict[str, Any]:
-    """Compute one result, and return its row with the orderings' quantities; a `UsageError` if this fails."""
+    """Compute one result, and return its row with the orderings' quantities; raises `UsageError` if this fails."""
     run = run_audit(one.config, out=out / one.config.fingerprint)
     (row,) = run.rows
     trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack

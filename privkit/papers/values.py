@@ -46,7 +46,7 @@ def _number(cell: str) -> float | None:
 
 
 def printed(paper: str, table: str, row: str, column: str) -> float:
-    """One number that a paper prints, by its table, row and column; a `KeyError` if it prints no such number."""
+    """One number that a paper prints, by its table, row and column; raises `KeyError` if it prints no such number."""
     for value in printed_values(paper):
         if (value.table, value.row, value.column) == (table, row, column) and value.value is not None:
             return value.value

@@ -61,7 +61,7 @@ class Component:
 
 
 def load(target: str) -> Any:
-    """The object behind "module:object"; a `UsageError` if it cannot be imported for any reason."""
+    """The object behind "module:object"; raises `UsageError` if it cannot be imported for any reason."""
     module, _, name = target.partition(":")
     watch(module)
     try:

@@ -39,7 +39,7 @@ class Files:
         self.read: dict[str, str] = {}  # file -> SHA-256 of what was read
 
     def content(self, name: str, most: int | None = None) -> bytes:
-        """The bytes of one file; a `DataError` if it lies outside the folder, is too large, or fails its checksum."""
+        """The bytes of one file; raises `DataError` if it lies outside the folder, is too large, or was changed."""
         data = plain_bytes(self.folder, name, _MOST_BYTES if most is None else most)
         self.read[name] = digest(data)
         if self._every and name not in self._listed:
@@ -87,8 +87,9 @@ def is_pickle(data: bytes) -> bool:
 
 
 def archived(data: bytes) -> list[str]:
-    """Names of an archive's members, without unpacking; a `ValueError` for suspicious archives, `BadZipFile` for
-    others."""
+    """Names of an archive's members, without unpacking; raises `ValueError` for suspicious archives, `BadZipFile` for
+    others.
+    """
     if data.count(b"PK\x01\x02") > _MOST_MEMBERS:
         raise ValueError(f"it has more than {_MOST_MEMBERS} members")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -81,7 +81,7 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels, ≥ 2: as declared, or of labels per record, or the largest label plus one."""
+        """The number of labels, ≥ 2: as declared, else that of labels per record, else the largest label plus one."""
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
         return self.description.classes or max([2, *counts])
@@ -93,8 +93,9 @@ class Recording:
 
     def within(self, *, victims: int, own: int) -> Recording:
         """A smaller recording: the first `own` of the adversary's records, and in each pass the last rounds with at
-        most `victims` attacked records, but at least one round; the recorded segments have the weights of the end of
-        training."""
+        most `victims` attacked records, but at least one round, since the recorded segments have the weights of the end
+        of training.
+        """
         each = self.pass_rounds
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):

@@ -22,7 +22,7 @@ from privkit.recording.schema import MOST_CLASSES, Description, parsed
 
 _FILE = "records.json"
 _MOST_BYTES = 16 << 20  # bytes of the file: a vocabulary of a million words
-_MOST_NUMBERS = 1 << 30  # in all records of a round: a hundred clients with fifty of ImageNet's have 750 million
+_MOST_NUMBERS = 1 << 30  # in all records of a round: a hundred clients with fifty ImageNet images have 750 million
 _MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word at each place
 
 
@@ -34,7 +34,7 @@ def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def recorded_domain(described: Description, files: Files) -> Domain:
-    """The domain of the records. A `DataError` if the domain's file is invalid, or if a round would be too large."""
+    """The domain of the records; raises `DataError` if its file is invalid, or a round would be too large."""
     if described.image_shape is not None:
         domain: Domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
     else:

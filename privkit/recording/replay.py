@@ -50,12 +50,12 @@ class Replay:
         return self.spread / sqrt(self.draws)
 
     def distance(self, variance: float) -> float:
-        """‖release − replay‖ / ‖release‖ in [0, 1], without the part that noise explains: of this mean `variance`, or
-        of the segment's own draws.
+        """‖release − replay‖ / ‖release‖ in [0, 1], without the part that noise explains: the segment's own draws or,
+        if it draws nothing, noise of this mean `variance`.
 
-        The noise's expected share is subtracted from the squared distance and from the squared norm, and from the
-        former also a margin, which Gaussian noise exceeds in one of 30,000 rounds. The result is 0 if no distance
-        remains, and 1 if nothing of the release remains.
+        The noise's expected share is subtracted from the squared distance and from the squared norm. From the squared
+        distance, a margin is also subtracted, which Gaussian noise exceeds in one of 30,000 rounds. The result is 0 if
+        no distance remains, and 1 if nothing of the release remains.
         """
         noise = self.spread**2 if self.spread else variance
         both, numbers = noise + self.blur**2, self.released.numel()
@@ -67,13 +67,12 @@ class Replay:
         return sqrt(excess / size) if size > 0 else 1.0
 
     def quieter(self, variance: float) -> float | None:
-        """The release's variance divided by the variance of replayed outputs, if the ratio is clearly below 1;
-        otherwise None.
+        """The release's variance about the replay, divided by the expected variance, if it is clearly lower; else None.
 
-        A correct release is one more random draw of these outputs. It counts as quieter if it is nearer to the mean of
-        all draws than every other draw, by more than twice the range of the other draws' distances. A correct release
-        does so with probability 1.5e-4 if distances are normally distributed (measured), and less if they are skewed.
-        `variance` is as in `distance`.
+        Without randomness, the expected variance is `variance`, as in `distance`. For a segment that draws, it is the
+        outputs' variance, and a correct release is one more draw: it is too quiet if it is nearer to the mean of all
+        draws than every other draw, by more than twice the range of the other draws' distances. For a correct release,
+        the probability of this is 1.5e-4 if distances are normally distributed (measured), and less if they are skewed.
         """
         about = float((self.released - self.clean).double().square().mean())
         if not self.apart:

@@ -131,7 +131,7 @@ class Description(_Frozen):
 
 
 def parsed(data: bytes, path: Path) -> Any:
-    """The parsed JSON; a `DataError` if it is not JSON."""
+    """The parsed JSON; raises `DataError` if it is not JSON."""
     try:
         fields = json.loads(data)
         json.dumps(fields, ensure_ascii=False).encode()  # halves of surrogate pairs can neither be shown nor kept
@@ -170,7 +170,7 @@ def description(data: bytes, path: Path) -> Description:
 
 
 def description_file(folder: Path) -> bytes:
-    """The bytes of a folder's `recording.json`; a `DataError` if there is no such plain file."""
+    """The bytes of a folder's `recording.json`; raises `DataError` if there is no such plain file."""
     try:
         return plain_bytes(folder, FILE, _MOST_BYTES)
     except DataError as error:

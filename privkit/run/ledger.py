@@ -228,7 +228,7 @@ class RunLedger(RunFolder):
         for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):
             path, mark = inside(self.path, *name.split("/")), marks.get(name.partition("/")[0])
             if mark is None or (mark, path.name) == (TRAINED, MADE_OF) or not (path.parent / mark).exists():
-                write_bytes(path, files[name], flush=mark == TRAINED)  # of a cell, its line says that it is complete
+                write_bytes(path, files[name], flush=mark == TRAINED)  # a cell counts by its line
         for name in gone:
             remove(inside(self.path, *name.split("/")))
 

@@ -112,7 +112,7 @@ def files_read(made_of: Provenance) -> dict[str, str]:
 
 
 def _source(name: str, digest: str) -> Path | None:
-    """The path of a module's source file; a `UsageError` if it changed since the command began."""
+    """The path of a module's source file; raises `UsageError` if it changed since the command began."""
     path = _file(name, sys.modules.get(name))
     if path is not None and content(str(path)) != digest:
         raise UsageError(f"{path} was edited while this command ran; start it anew, and edit no file while it runs")
@@ -145,7 +145,7 @@ def _file(name: str, module: ModuleType | None) -> Path | None:
 
 
 def _digest(name: str, module: ModuleType | None, path: Path) -> str:
-    """The hash of a module's file; a `UsageError` if it changed since the import."""
+    """The hash of a module's file; raises `UsageError` if it changed since the import."""
     try:
         digest = hash_file(path)
     except OSError as error:

@@ -42,7 +42,7 @@ class Recorded:
 
 
 def sufficient_attacks(recording: Recording) -> Chosen:
-    """The attacks of `--attack auto` that need only the recorded data; a `UsageError` if every attack needs more."""
+    """The attacks of `--attack auto` that need only the recorded data; raises `UsageError` if there is none."""
     described, own, kind = recording.description, len(recording.own) > 0, recording.domain.kind
     with only(recording.trust):
         known = choose(parse("defenses", described.defense), kind.name).attacks if described.defense else ()
@@ -84,7 +84,7 @@ def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
     builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
     modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
 
-    # the domain is the class's, as a dataset's is: a cell's id follows from the files
+    # like a dataset's, the domain is an attribute of the class, not a field: a cell's id follows from the files
     stand_in: Any = type(Recorded.__name__, (Recorded,), {"domain": recording.domain.name})
 
     def part(name: str, label: str) -> Component:

@@ -102,7 +102,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """What a manifest stores: of a recording the user's settings, otherwise all; and always the data root."""
+    """The settings that a manifest stores: for a recording the user's, otherwise all; and always the data root."""
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
     return table.kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
@@ -176,7 +176,8 @@ def _under(protocol: Component, defenses: Sequence[Component], asked: AuditSetti
         defense.label: source.chosen() if source.chosen else choose(defense, domain, shared=shared)
         for defense in defenses
     }
-    beside = _beside(protocol, source.model, domain) + AMONG_CANDIDATES * (asked.auxiliary == "candidates")
+    among = AMONG_CANDIDATES if asked.auxiliary == "candidates" else ()
+    beside = (*_beside(protocol, source.model, domain), *among)
     mounted = {
         label: distinct(budgeted(parse("attacks", attack), budget) for attack in (*one.attacks, *beside))
         for label, one in chosen.items()
@@ -225,7 +226,7 @@ def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...
 
 
 def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ...]:
-    """The user's metrics. A `UsageError` if two share a name, or a gate (pass/fail condition) names an unknown one."""
+    """The user's metrics; raises `UsageError` if two share a name, or a gate (a condition) names an unknown one."""
     from privkit.metrics.own import PREFIX, check_metric, column
 
     metrics: dict[str, Component] = {}
@@ -299,7 +300,7 @@ def _auxiliary(given: Any, dataset: Component) -> str:
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Check what an attack declares, and set its epochs from the budget unless the user named epochs."""
+    """Set an attack's epochs from the budget unless the user named them; refuse an attack with a faulty declaration."""
     from privkit.attacks.declaration import check_declared
 
     spec: AnyAttack = attack.spec

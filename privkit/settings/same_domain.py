@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def domain_of(dataset: Component) -> str:
-    """The domain of a dataset: "images", "tokens" or "tables"; a plug-in's dataset may name a wrong one."""
+    """The domain of a dataset: "images", "tokens" or "tables"; raises `UsageError` if a plug-in's names another one."""
     domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
     if domain not in KINDS:
         raise UsageError(f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(KINDS)}")

@@ -235,7 +235,9 @@ def _declared(each: Field[Any]) -> Setting:
     kind = next((kind for kind in (bool, int, float, Path) if re.search(rf"\b{kind.__name__}\b", str(each.type))), str)
     many = str(each.type).startswith("Sequence") or ", ...]" in str(each.type)
     default = False if kind is bool else None
-    check = values.as_switch(each.name) if kind is bool else values.as_many if many else lambda given: given
+    check: Callable[[Any], Any] = values.as_many if many else lambda given: given
+    if kind is bool:
+        check = values.as_switch(each.name)
     return Setting(name=each.name, **{"kind": kind, "many": many, "default": default, "check": check, **each.metadata})
 
 
@@ -248,7 +250,7 @@ DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if e
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with default values for absent ones and for None; a `UsageError` for an unknown name."""
+    """The settings, with default values for absent ones and for None; raises `UsageError` for an unknown name."""
     for key in settings:
         if key not in SETTINGS:
             raise unknown("setting", str(key), KEYS)

@@ -86,7 +86,7 @@ def as_seeds(given: Any) -> tuple[int, ...]:
 
 
 def as_memory(given: Any) -> int:
-    """Bytes of an amount of memory.
+    """Bytes of an amount of memory such as "4GiB".
 
     >>> as_memory("500MiB"), as_memory("2G")
     (524288000, 2147483648)

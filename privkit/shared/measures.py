@@ -45,7 +45,7 @@ class Floor:
     gate: str  # the floor's name in a gate
     beaten: str = ""  # name of the check that an attack is better; empty if there is no such check
     mounted: bool = False  # whether it is also registered as an attack
-    labels: bool = False  # whether it uses each true label, and so tells a record from its class
+    labels: bool = False  # whether it uses each true label, and so shows if an attack beats the class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,12 +253,13 @@ def measure(name: str) -> Measure:
 
 
 def floor_title(name: str, protocol: str = "") -> str:
-    """The title of a floor in tables, with the protocol if given.
+    """The title in tables of a guess without the release (a floor), with the protocol if given.
 
     >>> floor_title("mid_grey"), floor_title("loudest", "sl")
     ('mid-grey', 'loudest (sl)')
     """
-    return (FLOORS[name].title if name in FLOORS else name) + f" ({protocol})" * bool(protocol)
+    title = FLOORS[name].title if name in FLOORS else name
+    return f"{title} ({protocol})" if protocol else title
 
 
 def differs(values: Mapping[str, float | None]) -> bool:

@@ -351,7 +351,7 @@ class Clients(nn.Module):
         """Add the defense's layers before and behind the server's segment `upper`.
 
         In front come the defense's stages (steps) that estimate their own options, and an adapter if the release and
-        the smashed data differ in shape. Behind come stages that act on logits. A stage that fits neither is a
+        the smashed data differ in shape. Behind come stages that act on logits. A stage that fits neither raises
         `UsageError`.
         """
         shape = self.smashed_shape(domain)

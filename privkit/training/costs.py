@@ -75,7 +75,7 @@ def client_costs(
     if not (trained and spec.private):
         return cost
     gradients = spec.batch_size * FLOAT * sum(weight[0].numel() for weight in clients.lowers.parameters())
-    # a gradient of every record, until their sum is clipped
+    # DP-SGD holds one gradient for each record, until it clips and adds them
     return replace(cost, peak_memory=cost.peak_memory + gradients)
 
 

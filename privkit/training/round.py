@@ -213,7 +213,7 @@ def _as(weights: Tensor, like: Tensor) -> Tensor:
 def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) -> None:
     """Send each client its cut-layer gradient, and propagate it through the client's segment.
 
-    `gradient` is each message's at the cut; `way` is the protocol's `gradient`.
+    `gradient` holds each message's gradient at the cut; `way` is the protocol's option `gradient`.
 
     Source: CutMixSL Eq. 13 (unicast, CutMix gradient); DP-CutMixSL Eq. 10; Pal et al. 2021 (average).
     """

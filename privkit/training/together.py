@@ -42,7 +42,7 @@ def train_together(
     checkpoint: Checkpoint | None = None,
     validation: Batch | None = None,
 ) -> Trained:
-    """Run `train` in all joined processes; a `UsageError` if a module cannot be sent to them."""
+    """Run `train` in all joined processes; raises `UsageError` if a module cannot be sent to them."""
     checkpoint = checkpoint or Checkpoint()
     work: dict[str, Any] = {"clients": clients, "upper": upper, "private": private, "spec": spec}
     work |= {"epochs": epochs, "seed": seed, "shares": shares}
@@ -59,7 +59,7 @@ def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator
 
     The first process runs the body of the `with` statement, and gets True. The others skip it, and help with the first
     process's training until the body ends; if it failed, they raise a PrivkitError. With "cuda", each process gets its
-    own GPU. Several workers, another engine or too few GPUs are a `UsageError`.
+    own GPU. Several workers, another engine or too few GPUs raise `UsageError`.
 
     >>> with joined("cpu") as leads:
     ...     print(leads)

@@ -47,9 +47,9 @@ class UShaped(nn.Module):
 def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
     """Cut `upper` a second time for a U-shape: its last layer with weights becomes the tail, which each client holds.
 
-    The layer is removed in place. Some smashed data [N, ...] test that the cut changes no result: an upper segment that
-    has its own loss other than `next_token`, is a single layer, or computes more behind its last layer with weights, is
-    a `UsageError`. The tails of the n clients that send in a round start with equal weights.
+    The layer is removed in place. Some smashed data [N, ...] test that the cut changes no result. It raises
+    `UsageError` if `upper` has its own loss other than `next_token`, is a single layer, or computes more behind its
+    last layer with weights. The tails of the n clients that send in a round start with equal weights.
 
     Source: Gupta and Raskar 2018, §3.4, "U-shaped configurations for split learning without label sharing".
 

@@ -163,8 +163,10 @@ class LiveClients:
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
     """A function by which the server applies the clients' defense to its own smashed data (`ImageObservation.imitate`).
-    The clients' defense and frozen block are public; only the shape of their lower segments is used. None if the
-    defense acts on images before the lower segments, changes the shape of smashed data, or is applied by the server."""
+    The clients' defense and frozen block are public; only the shape of their lower segments is used. The result is None
+    if the defense acts on images before the lower segments, changes the shape of smashed data, or is applied by the
+    server.
+    """
     messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
     if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
         return None

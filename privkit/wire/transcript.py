@@ -24,11 +24,12 @@ class RecordedRound:
     Attributes:
         view: the server's view: releases [M·B, ...], public random numbers, and in `cut_gradient` the gradient that the
             server sends back (with gradient=average the mean over messages, otherwise of each message's own loss).
-        received: the view of each sending client; empty if images are mixed before the lower segments. `smashed`
-            [B, ...] is the output of its lower segment before the defense; `cut_gradient` reaches this segment after
-            the defense's backward pass, with that of the client's penalty, if any; None if lower segments are frozen.
+        received: the view of each sending client; empty if images are mixed before the lower segments. `smashed` [B,
+            ...] is the output of its lower segment before the defense; `cut_gradient` reaches this segment after the
+            defense's backward pass, plus the gradient of the client's penalty, if any; None if lower segments are
+            frozen.
         members: indices of the up to k images mixed into each release, int64 [M·B, k], filled with −1.
-        labels: of the round's images, int64 [n·B] or [n·B, L], client after client.
+        labels: labels of the round's images, int64 [n·B] or [n·B, L], client after client.
         images: the round's images in the same order, [n·B, ...]; None if they are not kept.
         lower: state dict of the clients' stacked lower segments before the round; None if it is not kept.
         returned: in a U-shape, the second cut of each client: the server's features as `smashed`, and the gradient that
@@ -86,7 +87,7 @@ class Transcript:
         return [played.view for played in self.rounds]
 
     def received(self, client: int) -> list[View]:
-        """One client's view of each kept round; an `IndexError` if images are mixed before the lower segments."""
+        """One client's view of each kept round; raises `IndexError` if images are mixed before the lower segments."""
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:

@@ -66,7 +66,10 @@ class MapGeometry:
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> MapGeometry:
-        """Read the layout of a release: tokens [N, T, D] (also a class token), maps [N, D, h, w] or vectors [N, D]."""
+        """Read the layout of a release: tokens [N, T, D] (also a class token), maps [N, D, h, w] or vectors [N, D].
+
+        It raises `NotApplicable` if tokens form no square grid, or the release has another number of axes.
+        """
         if release.ndim == 4:
             _, channels, rows, columns = release.shape
             return cls(channels=channels, rows=rows, columns=columns, image_shape=image_shape)

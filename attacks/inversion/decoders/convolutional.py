@@ -21,8 +21,8 @@ _L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's l
 class Convolutions(Decoder):
     """A decoder of two 3×3 convolutions, with an interpolation to the image's size between them.
 
-    The weakest published attacker. The paper states neither the widths (128 here) nor the place of the interpolation;
-    between the convolutions, the attack is stronger, since the second one works at the image's resolution.
+    It is the weakest published attacker. The paper states neither the widths (128 here) nor the place of the
+    interpolation. Our choice makes the attack stronger: the second convolution works at the image's resolution.
 
     Source: Oh et al., DP-CutMixSL, §5.A.
     """
@@ -116,10 +116,11 @@ class _Pyramid(nn.Module):
 
 
 class Autoencoder(Decoder):
-    """A residual convolutional decoder that reads a release as a picture, and works at half of the image's size.
+    """A residual convolutional decoder that reads a release as a picture, and computes at half of the image's side.
 
-    Channels are normalized by their mean and variance in the attacked release (`sample`): normalized by itself, a
-    picture would lose its brightness. The first of `depth` halvings stacks 2×2 pixels as channels.
+    Channels are normalized by their mean and variance in `sample`, rows of the attacked release; a picture that is
+    normalized by its own mean would lose its brightness. The first of `depth` halvings (by default, down to 8 pixels a
+    side) stacks 2×2 pixels as channels.
 
     Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
     blocks: He et al. 2016; 2×2 pixels as channels: Shi et al. 2016.
@@ -160,7 +161,8 @@ class Autoencoder(Decoder):
 
 
 class UNet(Decoder):
-    """A U-Net decoder that reads the release as a picture, trained on the absolute error: pix2pix's generator alone.
+    """A U-Net decoder that reads the release as a picture, trained on the absolute error: pix2pix's generator alone. By
+    default, its `depth` halvings lead down to 8 pixels a side.
 
     Source: Isola et al. 2017, §3.2.1.
     """

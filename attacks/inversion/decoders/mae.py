@@ -53,7 +53,8 @@ def heads_for(width: int) -> int:
 class MaeDecoder(Decoder):
     """The decoder of a masked autoencoder, which reads all tokens of an image; none is masked, since all are released.
 
-    A class token passes through the blocks without a position and is left out of the image.
+    A class token passes through the blocks without a position and is left out of the image. The width is a multiple of
+    16; by default, width and depth grow with the token's size.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3 and A.1 (512 wide, 8 blocks, 16
     heads); used as the black-box attacker in Yao et al., patch shuffling, §V-B.1.
@@ -116,7 +117,8 @@ class ReleasedDecoder(Decoder):
     """The decoder in the patch-shuffling authors' code: the channels of its last block are the pixels of a patch.
 
     For ViT-B/16 it consists of an MLP 512→512→768, learned positions, the twelve blocks of ViT-B (768 = 16·16·3), and
-    Tanh. The width is fixed, since there is no prediction head.
+    Tanh. The width is fixed, since there is no prediction head; for tokens of less than 512 numbers, the depth is by
+    default that of `MaeDecoder`.
 
     Source: the authors' repository of Yao et al., patch shuffling (the text of §V-B.1 calls it an MAE decoder).
     """

@@ -162,7 +162,8 @@ class MessageDecoder(SetDecoder):
     """A `SetDecoder` that places all tokens of a message together: a patch may come from another image's row.
 
     It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Training with n tokens
-    takes n³ operations and some 500·n² bytes, so it is for rounds of about a thousand tokens. Source: privkit's own.
+    takes n³ operations and some 500·n² bytes, so it is for rounds of about a thousand tokens; `of` refuses more than
+    2,560. Source: privkit's own.
     """
 
     whole_message: ClassVar[bool] = True
@@ -193,9 +194,9 @@ def _relations(geometry: Geometry) -> Tensor:
 
 
 class Standardized(nn.Module):
-    """Normalize tokens [..., D] by channel (as in `sample`) and within each token; both are concatenated, [..., 2D].
+    """Normalize tokens [..., D] by channel (as in `sample`), and within each token; both results are joined, [..., 2D].
 
-    The first keeps a token's size, which carries information in unchanged and spectral releases; the second is for
+    The first half keeps a token's size, which carries information in unchanged and spectral releases; the second is for
     tokens of very different sizes. Whitening was worse in measurements: decoded patches were matched to wrong patches.
     """
 

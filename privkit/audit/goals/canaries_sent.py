@@ -151,7 +151,7 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected mixtures that contain each of K canaries, with it and without it, [P, K, ...] in P passes.
+    """The expected mixture of each of K canaries in each of P passes, with the canary and without it: [P, K, ...] each.
 
     The other places of a mixture are assumed to hold the mean of their canary and its counterpart, whose own releases
     are `present` and `absent` [K, ...]. `members`, int64 [P, places in a pass], is the canary at each place, −1 for

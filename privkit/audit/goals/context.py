@@ -94,8 +94,8 @@ class Spent:
 class AttackContext:
     """What one attack of an audit may use: what crossed the cut, and the parts of the model that its adversary knows.
 
-    The methods that give access to the model return None here; a trained model gives all of it, a recording what it
-    has.
+    The methods that give access to the model return None here. Subclasses override them: that for a trained model gives
+    everything, that for a recording what was recorded.
     """
 
     config: AuditConfig  # the run's configuration
@@ -254,10 +254,11 @@ def must_have_one_label(context: AttackContext) -> None:
 
 
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-    """AUC, advantage and true positive rate at 1 % false positives of scores that separate `positive`, bool [N].
+    """How well scores separate the examples in `positive`, bool [N]: AUC, advantage, and TPR at 1 % false positives.
 
-    If the AUC's whole interval lies below 1/2, rate and advantage use the negated scores, and `method` says so; else
-    the better of two signs would suggest a leak where there is none. `batches` [N] adds the mean AUC within rounds.
+    If the AUC's whole interval lies below 1/2, rate and advantage use the negated scores, and `method` says so.
+    Otherwise the sign is kept, since the better of two signs would suggest a leak where there is none. `batches` [N]
+    adds the mean AUC within rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)

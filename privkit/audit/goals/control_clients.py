@@ -30,7 +30,7 @@ from privkit.wire.channel import answer_of, black_box_query, record_rounds, shar
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
-_INSIDE = 0.99  # share by which records move to the mean image before derivatives: a clip at 1 has none for white
+_INSIDE = 0.99  # share of the way from the mean image to a record at which derivatives are taken, off a clip's limits
 _WHOLE = 1e-4  # share of a difference's square that a projection may miss and still count as complete
 _HALF = 0.5  # least projection of a 1 at a word's place for a release that contains the word
 _HALVINGS = 8  # most halvings of records until the defense's bounds no longer change them
@@ -135,7 +135,7 @@ class HonestClients:
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of image records that the release contains; of texts, the differences at places that it contains.
+        """The part of `apart` that the release contains: of images the projection, of texts the released places.
 
         Table rows are returned whole.
         """
@@ -160,7 +160,7 @@ class HonestClients:
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
         """All that the server sees if clients send images [n, B, C, H, W] `passes` times, as one differentiable vector.
 
-        Of texts, they are float [n, B, T]. `rounds` is the number of rounds from one sending of these to the next.
+        Texts are float [n, B, T]. `rounds` is the number of rounds from one sending of these records to the next.
         """
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)

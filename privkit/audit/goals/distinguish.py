@@ -75,7 +75,7 @@ def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
 
 
 def remarked(found: EmpiricalBound, claim: Certificate, shared: str) -> EmpiricalBound:
-    """The bound, which says if canaries depend on each other, and if a claim protects more than such a record."""
+    """The bound, whose statement also says if canaries depend on each other, and if the claim is about a client."""
     said = found.statement
     if shared and found.claimed < inf:
         said += f"; canaries are not independent trials ({shared}), so this is the weaker bound from one run"

@@ -159,7 +159,7 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
 
 
 def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
-    """The label of the other client's record in the same mixture as each record, [clients, N]; −1 without one.
+    """The label of the other client's record in the mixture of each sent record, [clients, N]; −1 if there is none.
 
     Either the defense mixes the records of two clients, or two clients get the mean of their gradients.
     """
@@ -182,7 +182,7 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label for each record: of several [N, L], `positive` if the record has it, otherwise `positive + 1`."""
+    """One label for each record. Records with several, [N, L], get `positive` if they have it, else `positive + 1`."""
     if not several(labels):
         return labels
     return torch.where(labels[:, positive] == 1, positive, positive + 1)

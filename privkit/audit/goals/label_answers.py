@@ -21,7 +21,7 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """The AUC at each cut of a U-shape; and at the best one the scores of each epoch, and their average over epochs.
+    """The AUC at each cut of a U-shape; and at the best cut, the scores of each epoch and their average over epochs.
 
     The best cut has the largest AUC of the averaged scores, or the AUC farthest from 1/2 if only one label is scored,
     since such scores may have either sign. `records` holds the ids of each epoch's records; None reads the last epoch

@@ -82,7 +82,8 @@ def ask(context: AttackContext) -> Row:
     # Over all epochs each doubling would repeat the training of the model.
     doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
     found, went = escalated(mounted, lambda one: better_than_chance(one.answers), checkpoint, most=doublings)
-    by_epoch, truth, answers, labeled = found.by_epoch, found.truth, found.answers, attack.mounting.labeled
+    by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
+    labeled = attack.mounting.labeled
     asker = party(context) if cuts == ("own",) else _both_cuts(found.auc)
     who = "the adversary" if asker else "each client"
     curve = tuple(told_apart(one, of == attack.positive, when)["auc"] for one, of, when in by_epoch) if every else ()
@@ -130,7 +131,7 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
 
 @dataclass(frozen=True)
 class _Answered:
-    """The answer of a label attack."""
+    """The answer of a label attack: scores, true labels, all metrics at the best cut, and the AUC at each cut."""
 
     by_epoch: list[Asked]
     truth: Tensor
@@ -169,7 +170,7 @@ def _at_cuts(
     stage: Stages,
     of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> dict[Cut, Asked]:
-    """The attack's result (see `asked`) at each cut where it can run; a `NotApplicable` if it can run at none."""
+    """The attack's result (see `asked`) at each cut where it can run; raises `NotApplicable` if there is none."""
     found, reasons = dict[Cut, Asked](), list[NotApplicable]()
     for cut in cuts:
         try:
@@ -325,8 +326,8 @@ class _Labels(AuditGoal):
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """The cost of repeating the training and attacking each client, in one epoch or all, at both cuts of a U-shape.
 
-        An attack that reads gradients learns from all records, any other from the few with known labels, like the
-        controls.
+        An attack that reads gradients learns from all records; other attacks, and the controls, from the few with known
+        labels.
         """
         protocol, epochs = config.protocol.spec, config.budget.epochs
         times = protocol.active * (2 if protocol.labels == "kept" else 1)

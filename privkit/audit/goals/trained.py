@@ -114,7 +114,7 @@ class TrainedContext(AttackContext):
         return self.model.edge.predicts == "texts"
 
     def beside_the_release(self) -> str:
-        """A warning that the server of a U-shape also received gradients that depend on next tokens."""
+        """A warning if a U-shape's server also got gradients that depend on each place's next token; else ""."""
         if not texts_return(self.config, self.model.edge):
             return ""
         return (
@@ -150,8 +150,9 @@ class TrainedContext(AttackContext):
         return LiveClients(edge, private, data.shares, training, data.victims, seed, guard=guard, passes=passes)
 
     def led(self, rounds: int) -> dict[str, Any]:
-        """The certificate and limits if a hijack trained the clients for longer than the run, in whole epochs; else
-        empty.
+        """The result's new certificate and limits if a hijack trained the clients for longer than the run; else empty.
+
+        The time of training counts as whole epochs.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"

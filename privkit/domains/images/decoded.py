@@ -111,8 +111,8 @@ class _DecodedPool:
 
 
 def open_picture(path: str) -> Any:
-    """Decode a picture file with its own channels and bits; torchvision's loader converts it to 8-bit color, clipping
-    16 bits.
+    """Decode a picture file with its own channels and bits; torchvision's loader would convert it to 8-bit color and
+    clip 16 bits.
     """
     from PIL import Image
 

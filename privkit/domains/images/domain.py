@@ -25,8 +25,8 @@ _DARK = 0.25
 
 
 def scale_of(images: NDArray[np.generic]) -> float:
-    """The divisor that brings a user's array to [0, 1]: 255 for uint8, 65535 for uint16, 1 for booleans and floats. A
-    `DataError` for other number types, and for shapes other than [N, H, W] and [N, H, W, C].
+    """The divisor that brings a user's array to [0, 1]: 255 for uint8, 65535 for uint16, 1 for booleans and floats. It
+    raises `DataError` for other number types, and for shapes other than [N, H, W] and [N, H, W, C].
     """
     scales = {"uint8": 255.0, "uint16": 65535.0, "bool": 1.0, "float16": 1.0, "float32": 1.0, "float64": 1.0}
     if images.dtype.name not in scales:
@@ -42,7 +42,7 @@ def scale_of(images: NDArray[np.generic]) -> float:
 
 
 def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """A user's images [N, H, W], [N, H, W, C] or [N, C, H, W], checked, with the channels on the last axis; a
+    """A user's images [N, H, W], [N, H, W, C] or [N, C, H, W], checked, with the channels on the last axis; raises
     `DataError` for shapes, number types and ranges that `scale_of` or `check_images` refuses.
     """
     if images.ndim == 4 and images.shape[1] in _CHANNELS and images.shape[3] not in _CHANNELS:
@@ -114,7 +114,7 @@ class Images:
 
     @classmethod
     def of(cls, x: Tensor) -> Images:
-        """The domain of the images `x`; a `DataError` if `x` does not hold images."""
+        """The domain of the images `x`; raises `DataError` if `x` does not hold images."""
         check_images(x)
         _, c, h, w = x.shape
         return cls(shape=(c, h, w))

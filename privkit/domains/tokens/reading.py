@@ -44,7 +44,7 @@ class _Subwords:
 
 
 def _read_tokenizer(name: str, root: Path, file: str) -> _Subwords:
-    """A tokenizer from a file in the data root (a path without `..`); a `DataError` if it cannot be read."""
+    """A tokenizer from a file in the data root (a path without `..`); raises `DataError` if it cannot be read."""
     advice = "put a tokenizer.json of Hugging Face there, or name another with tokenizer=…"
     path = file_inside(name, root, file, advice)
     with one_sentence(name, path, advice):
@@ -163,7 +163,7 @@ class TextReading(Checked):
     def read(
         self, name: str, root: Path, train: Sequence[Labelled], test: Sequence[Labelled], notes: tuple[str, ...]
     ) -> Pools:
-        """The texts as token sequences; see `read_texts`. A `DataError` if the tokenizer's file is bad."""
+        """The texts as token sequences; see `read_texts`. It raises `DataError` if the tokenizer's file is bad."""
         if not self.tokenizer:
             return read_texts(train, test, unit=self.unit, length=self.length, vocabulary=self.vocabulary, notes=notes)
         tokenizer = _read_tokenizer(name, root, self.tokenizer)

@@ -42,8 +42,8 @@ def least_variance_by_theorem_3_4(weights: ArrayLike, features: ArrayLike) -> fl
 
 def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma: float, lam: float = 1.0) -> float:
     """E|L(MX) − L(λM(X + Z))|: the mean change of the softmax cross-entropy L by Gaussian noise Z of standard deviation
-    σ and scaling by λ, for two classes, by quadrature. With two classes, L depends only on one Gaussian number, the
-    difference of the logits.
+    σ and scaling by λ in [0, 1], for two classes, by quadrature. M is `weights` [2, n], and X `features` [n]. With two
+    classes, L depends only on one Gaussian number, the difference of the logits.
 
     Source: Xu et al., both sides of Theorem 3.4's inequality; the quadrature is derived.
     """

@@ -70,12 +70,12 @@ def corollary_1_epsilon(setting: GroupRelease, order: float, delta: float) -> fl
 
 
 def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
-    """What Theorem 1 claims, as a certificate: its Rényi bound at α = `order`, converted to (ε, δ)-DP; nothing for
-    sampling.
+    """What Theorem 1 claims, as a certificate: its Rényi bound at α = `order`, converted to (ε, δ)-DP, without
+    amplification.
 
-    It is no bound in four cases: mixing ratios λ are random; clients add the noise, so that the theorem's variance is
-    wrong; a client fills ⌈λN⌉ > λN of N patches; or labels can differ, in squared distance, by more than the theorem's
-    D_y.
+    The claim is not a valid bound in four cases: mixing ratios λ are random; clients add the noise, so that the
+    theorem's variance is wrong; a client fills ⌈λN⌉ > λN of N patches; or labels can differ, in squared distance, by
+    more than the theorem's D_y.
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
     """
@@ -87,8 +87,8 @@ def corollary_1(setting: GroupRelease, *, order: float, delta: float) -> Certifi
     """What Corollary 1 claims, as a certificate at δ: Theorem 1 at one order, with amplification by sampling k of n
     clients.
 
-    If clients are really sampled, the same ε even holds at δ·k/n (`quantities["delta_after_sampling"]`). It is no bound
-    if Theorem 1 is none, or if groups are round-robin, so that every client takes part.
+    If clients are really sampled, the same ε even holds at δ·k/n (`quantities["delta_after_sampling"]`). The claim is
+    not a valid bound if Theorem 1's is not, or if groups are round-robin, so that every client takes part.
 
     Source: the DP-CutMixSL paper, Corollary 1, which takes α = 2.
     """

@@ -24,7 +24,7 @@ _WEIGHTS = "client.safetensors"
 
 def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
     """File name -> function that draws the paper's Fig. 5 (similarity of position embeddings) for the models of a run.
-    A `UsageError` if `run` is no run folder, or no model in it learned position embeddings.
+    It raises `UsageError` if `run` is no run folder, or no model in it learned position embeddings.
     """
     found = _embeddings(run)
     if not found:
