@@ -90,6 +90,8 @@ def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: T
             return torch.zeros_like(direction)
         dual = torch.zeros_like(out, requires_grad=True)
         (pulled,) = torch.autograd.grad(out, at, dual, create_graph=True)
+    if not pulled.requires_grad:  # as behind a stage that rounds: the derivative is zero
+        return torch.zeros_like(direction)
 
     def push(along: Tensor) -> Tensor:
         (change,) = torch.autograd.grad(pulled, dual, along, retain_graph=True)

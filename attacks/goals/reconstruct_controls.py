@@ -22,6 +22,7 @@ _WON, _WON_IN_ORDER, _WON_IN_PART, _WHOLE = 0.5, 0.75, 0.9, 0.9
 if the defense moves tokens, since a short training misplaces some (a jigsaw reached .59 behind batch shuffling at one
 of three seeds; unordered tokens are worse than the mean image). The third holds if the release contains less than 90 %
 of the differences between images, since a short training reads releases with gaps badly."""
+_NOTHING = 1e-6  # share of the differences between records in a release about which the control can say nothing
 _NOTICED, _FAR = 1.02, 0.5
 """Swapping the public weights of mixed members must raise the MSE to this multiple (an attack that ignores them draws
 the same), unless the MSE is within this part of the share that it needs."""
@@ -158,6 +159,10 @@ def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, 
         error = wrong(guessed(*sent))
     mean_error, what, through, held = wrong(played.mean), played.what, "", ""
     share = mean_error / max(played.error(played.mean.expand_as(truth), truth), torch.finfo(torch.float32).tiny)
+    if share < _NOTHING:
+        raise NotApplicable(
+            f"no derivative shows what {defended.name if defended else 'the release'} leaves of a {what}"
+        )
     won = _WON if share >= _WHOLE else _WON_IN_PART
     if defended is not None:
         won = max(won, _WON_IN_ORDER if "permutes" in defended.undone else won)

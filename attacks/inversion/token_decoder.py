@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional
 
 from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import fit
@@ -18,7 +17,14 @@ from privkit.attacks.inversion.recurrence import keeps_places
 from privkit.attacks.inversion.rounds import averaged_passes
 from privkit.attacks.inversion.token_training import TokenTraining, encoder
 from privkit.attacks.inversion.unmix import records_alone
-from privkit.attacks.inversion.word_means import Discriminant, drawn_texts, released_tokens, seen_share, text_tokens
+from privkit.attacks.inversion.word_means import (
+    Discriminant,
+    counts_by_place,
+    drawn_texts,
+    released_tokens,
+    seen_share,
+    text_tokens,
+)
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
@@ -129,17 +135,13 @@ class TokenDecoder(ReconstructingAttack):
             training = TokenTraining(
                 decoder, tokens, labels, held=held, epochs=self.epochs, step_rows=_STEP_ROWS, seed=module, seen=seen
             )
-            decoder.begin(weight * training.scale, bias + weight @ training.middle, _place_logits(own, len(words)))
+            by_place = counts_by_place(own, len(words)).float().clamp_min(0.5).log()
+            decoder.begin(weight * training.scale, bias + weight @ training.middle, by_place)
             curve = fit(training, self.epochs, session, objective=f"{self.name}: the held-out cross-entropy")
         note = f"own texts contain {len(words)} different words; {len(texts) // batch + 1:,} rounds were sent"
         shares = None if seen is None else torch.cat([given(seen_share(view)) for view in observation.views])
         guess = words[training.read(released, lambda logits: logits.argmax(2), shares)]
         return Reconstruction(images=guess if to_seats is None else to_seats(guess), curve=curve, note=note)
-
-
-def _place_logits(own: Tensor, words: int) -> Tensor:
-    """How often each word stands at each place of the adversary's texts [N, T], as logarithms [T, words]."""
-    return functional.one_hot(own, words).sum(0).float().clamp_min(0.5).log()
 
 
 class _Decoder(nn.Module):

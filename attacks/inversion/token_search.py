@@ -23,7 +23,9 @@ from privkit.torch_utils.out_of_memory import in_chunks
 
 _NUMBERS = 2**22  # released numbers of candidate texts that are held at once
 _TABLE = 2**24  # numbers of word tables that are held at once
-_EXPLAINS = 2.0  # factor on the difference to the release, by which a masked word must beat the commonest word
+_EXPLAINS = 2.0
+"""Factor on the difference to the release, by which a masked word must beat the commonest word: with 1, 2 and 4 the
+ROUGE-1 behind `random_cutout` was .66, .73 and .76, and .99, .93 and .87 of the texts were identified (seed 0)."""
 _BASES = 8  # texts in which a word's effect on other places is averaged
 _SURE = 20.0
 """A word that leads the next one by this many nats is not tried again in the first pass; later passes need a larger

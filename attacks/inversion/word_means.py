@@ -103,6 +103,11 @@ def mean_tokens(tokens: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
     return torch.where(count > 0, total / count.clamp_min(1), vectors)
 
 
+def counts_by_place(texts: Tensor, words: int) -> Tensor:
+    """How often each word stands at each place of texts [N, T], int64 [T, words]."""
+    return torch.stack([there.bincount(minlength=words) for there in texts.T])
+
+
 class WordMeans:
     """A model of released tokens: the mean of the token's word, plus a shift of its place, plus Gaussian scatter.
 
@@ -135,8 +140,7 @@ class WordMeans:
         self._quiet = torch.linalg.eigh(spread).eigenvectors[:, : max(1, len(spread) // _QUIET)]
         self._stirred = (like.flatten(0, 1) @ self._quiet).var(0).mean()
         self.least = _LEAST * float(spread.trace()) / len(spread)
-        counts = torch.stack([there.bincount(minlength=words) for there in texts[:own].T]) if own else None
-        self._there = texts.new_ones(len(self.places), words) if counts is None else counts
+        self._there = counts_by_place(texts[:own], words) if own else texts.new_ones(len(self.places), words)
         self.common = self._there.argmax(1)
         self.written = _nats(self._there.sum(0))
 

@@ -21,7 +21,9 @@ from privkit.audit.assembled import assemble
 from privkit.audit.goals.control_clients import HonestClients, defense_of
 from privkit.audit.seed_data import read_records
 from privkit.defenses import DEFENSES
+from privkit.defenses.none import NoDefense
 from privkit.defenses.patch_shuffle import PatchShuffle
+from privkit.defenses.receipts import Nothing
 from privkit.parts.registry import parse
 from privkit.settings.quick_attacks import choose
 from privkit.settings.resolve import resolve
@@ -173,6 +175,20 @@ def test_all_clients_send_a_text_in_the_same_codes_and_a_mask_takes_its_words_aw
     released = clients.query(same, torch.Generator().manual_seed(0)).view.smashed
     assert torch.equal(released, released[:1].expand_as(released))  # a mixture of one text with itself
     assert clients.contained(same, torch.ones(same.shape), 1, 0).mean().item() == pytest.approx(0.5)
+
+
+def test_no_control_passes_because_no_derivative_shows_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that rounds has no derivative, so nothing counted as contained and each attack had the error 0."""
+    _, honest, broken = QUICK["guesses at other records"]
+
+    def rounded(stage: NoDefense, smashed: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, Nothing]:
+        return smashed.mul(99).round() / 99, stage.receipt
+
+    monkeypatch.setattr(NoDefense, "defended", rounded)
+    for attack, passed in ((honest, True), (broken, False)):
+        control, through = _positive(attack, "none")
+        assert (control.passed, through.passed) == (passed, None)
+        assert "no derivative shows what none leaves" in through.detail
 
 
 def test_an_attack_that_does_not_undo_a_defense_is_controlled_without_it_and_says_so() -> None:

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, QueryResult, View
-from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.base import NotApplicable, QueryResult, View, given
 from privkit.attacks.inversion.token_decoder import TokenDecoder
 from tests.attacks.inversion.test_vocabulary import (
     DOMAIN,
@@ -14,6 +13,7 @@ from tests.attacks.inversion.test_vocabulary import (
     WORDS,
     Embedding,
     noise,
+    observed,
     ordered,
     read,
     texts,
@@ -66,13 +66,7 @@ def test_it_reads_both_texts_of_a_mixture(passes: int, least: float) -> None:
         )
         return QueryResult(view=view, members=torch.arange(len(sent)).view(2, -1).T)
 
-    observation = ImageObservation(
-        image_shape=(LENGTH,),  # type: ignore[arg-type]
-        batch_size=ROWS,
-        views=[query(part, draws).view for _ in range(passes) for part in private.split(ROWS)],
-        auxiliary=texts(300, 3),
-        query=query,
-    )
+    observation = observed(private, query, draws, passes)
     found = TokenDecoder(passes=passes).run(observation, Generator().manual_seed(0)).images
     truth = private.view(-1, 2, ROWS // 2, LENGTH).transpose(1, 2).flatten(0, 2)
     assert DOMAIN.scores(truth, found)["rouge_1"].mean() > least
@@ -86,17 +80,9 @@ def test_a_masked_word_spoils_no_other_word_and_is_guessed_by_its_place() -> Non
         view = View(round=0, smashed=lower(sent) * shown.unsqueeze(2), weights=shown.unsqueeze(1))
         return QueryResult.row_by_row(view)
 
-    views = [query(part, draws).view for part in private.split(ROWS)]
-    own = texts(300, 3)
-    observation = ImageObservation(
-        image_shape=(LENGTH,),  # type: ignore[arg-type]
-        batch_size=ROWS,
-        views=views,
-        auxiliary=own,
-        query=query,
-    )
-    shown = torch.cat([view.weights[:, 0] for view in views if view.weights is not None]) > 0
-    common = DOMAIN.guesses(own)["most_frequent_by_place"].expand_as(private)
+    observation = observed(private, query, draws)
+    shown = torch.cat([given(view.weights)[:, 0] for view in observation.views]) > 0
+    common = DOMAIN.guesses(texts(300, 3))["most_frequent_by_place"].expand_as(private)
     by_place = (common == private)[~shown].float().mean()
     for epochs in (0, 3):
         right = TokenDecoder(epochs=epochs).run(observation, Generator().manual_seed(0)).images == private

@@ -100,6 +100,17 @@ def read(
     return attack.run(observation, Generator().manual_seed(0), session)
 
 
+def observed(private: Tensor, query: Query, draws: Generator, passes: int = 1) -> ImageObservation:
+    """Private texts, sent `passes` times as a query sends them."""
+    return ImageObservation(
+        image_shape=(LENGTH,),  # type: ignore[arg-type]
+        batch_size=ROWS,
+        views=[query(part, draws).view for _ in range(passes) for part in private.split(ROWS)],
+        auxiliary=texts(300, 3),
+        query=query,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["lower", "query"])
 def test_a_shuffle_within_texts_hides_no_word(source: str) -> None:
@@ -142,13 +153,7 @@ def test_several_passes_show_the_words_that_one_pass_drops_or_mixes(mixed: bool)
         return QueryResult(view=view, members=clients)
 
     passes = 10
-    observation = ImageObservation(
-        image_shape=(LENGTH,),  # type: ignore[arg-type]
-        batch_size=ROWS,
-        views=[query(part, draws).view for _ in range(passes) for part in private.split(ROWS)],
-        auxiliary=texts(300, 3),
-        query=query,
-    )
+    observation = observed(private, query, draws, passes)
     found = Vocabulary(epochs=0, passes=passes).run(observation, Generator().manual_seed(0)).images
     truth = private
     if mixed:
