@@ -3,9 +3,9 @@
 This happens if a transformer block runs after a shuffle of whole messages. No token comes back twice with the same
 numbers, but the answer holds one token for each sent patch. In a message of copies of one image, tokens meet mainly
 tokens of this image, so they form one cluster ("heap") for each patch. To find out which heap belongs to which patch,
-the adversary also sends images of repeated patches: there, a heap's size identifies its patch. This gives a decoder
-from a token to its patch and to the mean patch of its image. Then whole messages of different images are read: decoded
-tokens are matched with the sent patches, and the decoder is fitted to the matches.
+the adversary also sends images of repeated patches: there, a heap's size identifies its patch. These pairs train a
+decoder from a token to its patch and to the mean patch of its image. Then whole messages of different images are read:
+decoded tokens are matched with the sent patches, and the decoder is fitted to the matches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RIDGE = 1e-4
 _HEAP_ROUNDS = 8
 _SIZE_SLACK = 0.25  # share of the number of copies by which a heap's size may differ from what was sent
 _MATCHINGS = 3  # matchings by an image's mean patch alone; as many follow by the mean of its tokens, too
-_LEAST_ERROR = 1e-3  # share of the variance of what is decoded
+_LEAST_ERROR = 1e-3  # least squared error of the decoder, as a share of the variance of the decoded numbers
 _SOUND = 0.5  # least share of the variance of own patches, and of mean patches of own images, that tokens must show
 
 
@@ -51,7 +51,7 @@ class _ApproximateTokens:
 
 
 def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Cluster tokens [M, n, D] of messages by k-means: centers [M, H, D], and the share of tokens in each, [M, H].
+    """Cluster tokens [M, n, D] of M messages by k-means: centers [M, H, D], and each cluster's share of tokens, [M, H].
 
     Source: k-means (Lloyd 1982) from farthest-first starts (Gonzalez 1985).
     """
@@ -71,10 +71,10 @@ def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
 
 
 def even_heaps(messages: Tensor, number: int) -> Tensor:
-    """Cluster the tokens of M messages, [M, n, D], into H clusters of equal size; returns centers [M, H, D].
+    """Cluster the tokens of each of M messages, [M, n, D], into H = `number` clusters of equal size: centers [M, H, D].
 
-    The outermost token and its nearest neighbors form the first cluster, then the outermost remaining token, and so on.
-    Equal patches have several clusters.
+    The token farthest from the mean and its nearest neighbors form the first cluster; the remaining tokens form the
+    next ones in the same way.
     """
     m, n, d = messages.shape
     left = messages.new_ones(m, n)
@@ -91,9 +91,11 @@ def even_heaps(messages: Tensor, number: int) -> Tensor:
 
 
 def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTokens:
-    """Find the tokens of repeated patches `chosen` [L, K, P] in messages [L, n, D] of copies of one image each.
+    """Find the token of each of the K patches that image l of L consists of (`chosen` [L, K, P]).
 
-    Each patch is repeated a different number of times, so the size of a token's cluster identifies its patch.
+    Message l, [n, D], holds the n tokens of several copies of image l, which has T = `tokens` patches, with
+    repetitions. Within an image, each patch occurs a different number of times, so the size of a token's cluster
+    identifies its patch.
     """
     several = torch.tensor(multiplicities(tokens), device=messages.device)
     centers, shares = heaps(messages, len(several))
@@ -105,21 +107,21 @@ def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTok
 
 @dataclass(frozen=True, kw_only=True)
 class _Matcher:
-    """Decodes tokens to their patch and to means of their image, and matches these with the sent patches and means."""
+    """Matches tokens with sent patches, by a decoder from a token to its patch and to means of its image."""
 
     decode: AffineMap
-    error: Tensor  # [P + S], the deviation of the decoded numbers
+    error: Tensor  # [P + S], the root mean square error of each decoded number
 
     @classmethod
     def fit(cls, tokens: Tensor, sent: Tensor) -> _Matcher:
-        """Fit to tokens [N, T, D] and the sent patches and means, [N, T, P + S], both in order."""
+        """Fit to tokens [N, T, D] and to their P-dimensional patches and S-dimensional image means, [N, T, P + S]."""
         decode = AffineMap.fit(tokens, sent, _RIDGE)
         variance = torch.stack([(decode(x) - y).square().mean(0) for x, y in zip(tokens, sent, strict=True)]).mean(0)
         least = _LEAST_ERROR * float(sent.flatten(0, 1).var(0).mean()) + 1e-12
         return cls(decode=decode, error=(variance + least).sqrt())
 
     def taken(self, message: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
-        """The index of each sent patch's token, int64 [B·T], in a message [B, T, D], and whether the match is sure."""
+        """The index of each sent patch's token in a message [B, T, D], int64 [B·T], and whether the match is unique."""
         seen, wanted = (x.flatten(0, 1) / self.error for x in (self.decode(message), sent))
         taken, sure = nearest(wanted[None], seen[None])
         return taken[0], sure[0]
@@ -128,16 +130,16 @@ class _Matcher:
 @torch.no_grad()
 def read_approximately(
     asker: Asker,
-    images: Tensor,  # [N, C, H, W] of the adversary's own, whole rounds of them
+    images: Tensor,  # [N, C, H, W], the adversary's images; N fills whole rounds
     geometry: Geometry,
     draws: Generator,
-    read: int,  # most own images that are sent in messages of copies
-    once: Tensor,  # rows [B, T, D] that came back for the first round of them
-    again: Tensor,  # rows that came back for the same images sent again
+    read: int,  # largest number of own images that are sent in messages of copies
+    once: Tensor,  # [B, T, D], the tokens that came back for the first B images, which are one round
+    again: Tensor,  # [B, T, D], the tokens that came back for the same images in a second round
 ) -> _ApproximateTokens:
-    """Read the tokens of the adversary's images approximately, by queries, although tokens depend on other images.
+    """Find, by queries, approximate tokens of the adversary's patches, although a token also depends on other images.
 
-    It raises `NotApplicable` if too few rounds are allowed, or tokens reveal too little of the adversary's patches.
+    Raises `NotApplicable` if too few rounds are allowed, or if tokens reveal too little of the adversary's patches.
     """
     asker.must_have(_LEAST_ROUNDS, "where a token depends on the other images of its message")
     read = min(read, _COPIED_IMAGES)
@@ -148,7 +150,6 @@ def read_approximately(
 def _read(
     asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, once: Tensor, again: Tensor
 ) -> _ApproximateTokens:
-    """Compute `read_approximately` without an earlier result."""
     whole, size, t = asker.whole, asker.rows, geometry.tokens
     messages, patches, scale = whole // size, patchify(images, geometry.patch), token_scale(once)
     label_rounds = min(-(-LABEL_IMAGES // messages), asker.left // 4)
@@ -177,7 +178,7 @@ def _read(
 
 
 def _shared(patches: Tensor, *of_images: Tensor) -> Tensor:
-    """Patches [N, T, P], each extended by its image's mean patch and other means [N, S]."""
+    """Append to each patch, [N, T, P], its image's mean patch and the other given means of its image, [N, S] each."""
     whole = torch.cat([patches.mean(1), *of_images], 1).unsqueeze(1)
     return torch.cat([patches, whole.expand(-1, patches.shape[1], -1)], 2)
 
@@ -188,10 +189,10 @@ def _joined(parts: list[LabelledTokens]) -> LabelledTokens:
 
 
 def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, alone: tuple[Tensor, Tensor]) -> None:
-    """Raise `NotApplicable` if decoded tokens explain too little of the variance of patches they were not fitted to.
+    """Raise `NotApplicable` if decoded tokens explain less than half of the variance of their patches.
 
-    `again` [B, T, D] are the tokens of images that were sent again, and `sent` [B, T, P + S] their patches and means;
-    `alone` holds tokens and patches from messages of copies.
+    The decoder was not fitted to the tokens tested here: `again` [B, T, D], from images that were sent again, with
+    their patches and means `sent` [B, T, P + S]; and `alone`, tokens and patches from messages of copies.
     """
     tokens, patches = alone
     numbers = patches.shape[2]
@@ -210,6 +211,5 @@ def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, al
 
 
 def _explained(seen: Tensor, wanted: Tensor) -> float:
-    """Share ≤ 1 of the variance of `wanted` [..., P] that `seen` [..., P] explains."""
     varied = wanted.flatten(0, -2).var(0, correction=0).mean()
     return 1 - float((seen - wanted).square().mean() / varied.clamp_min(1e-12))

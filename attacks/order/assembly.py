@@ -1,4 +1,4 @@
-"""Assembly of a puzzle: the place of each piece, from scores of pieces in places and of neighboring pairs."""
+"""Solves puzzles: finds the place of each piece, from scores of pieces in places and scores of neighboring pieces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from privkit.shared.array import Array
 Places = NDArray[np.int64]
 
 _PATIENCE = 60  # kicks without an improvement
-_GAIN = 1e-9  # least gain that counts as one
-_FAR = 3.0  # grid steps beyond which a coordinate says nothing about a place any more
+_GAIN = 1e-9  # least difference of scores that counts as a gain
+_FAR = 3.0  # distance in grid steps from which on all places are equally unlikely
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Frame:
 
     @cached_property
     def neighbors(self) -> Places:
-        """The places left of, right of, above and below each of S places, int64 [4, S]; the number S means none."""
+        """The places left of, right of, above and below each of S places, int64 [4, S]; the number S means no place."""
         inner = np.arange(self.places).reshape(self.pictures, self.rows, self.columns)
         around = np.pad(inner, ((0, 0), (1, 1), (1, 1)), constant_values=self.places)
         sides = around[:, 1:-1, :-2], around[:, 1:-1, 2:], around[:, :-2, 1:-1], around[:, 2:, 1:-1]
@@ -47,7 +47,7 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Puzzles:
-    """M puzzles in one frame. Each has as many pieces as places."""
+    """M puzzles with the same frame. Each has as many pieces as places, S."""
 
     unary: Array  # [M, S, S], log-odds of piece i in place s
     pairs: Array  # [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i
@@ -55,9 +55,9 @@ class Puzzles:
 
     @cached_property
     def sides(self) -> list[Array]:
-        """Scores of neighbors: four tables [M, S+1, S]; row i scores pieces left of, right of, above and below piece i.
+        """Four tables of pair scores, [M, S+1, S], for neighbors on the left, on the right, above and below.
 
-        The last row, for a missing neighbor, is 0.
+        Entry (i, j) scores piece j if piece i is this neighbor. The last row, for a missing neighbor, is 0.
         """
         right, down = self.pairs[:, 0], self.pairs[:, 1]
         tables = right, right.transpose(0, 2, 1), down, down.transpose(0, 2, 1)
@@ -70,7 +70,7 @@ class Puzzles:
         return left
 
     def fit(self, at: Places) -> Array:
-        """Score [M, S] of the piece in each place: its unary score, plus its pair scores with all neighbors."""
+        """Score [M, S] of the piece `at` each place: its unary score plus its pair scores with all neighbors."""
         m = np.arange(len(at))[:, None]
         around = np.concatenate([at, np.full_like(at[:, :1], self.frame.places)], 1)
         unary = self.unary[m, at, np.arange(self.frame.places)]
@@ -78,18 +78,18 @@ class Puzzles:
         return np.asarray(unary + sum(pairs))
 
     def score(self, at: Places) -> Array:
-        """Score [M] of each whole arrangement: all unary scores and all pairs, each pair once."""
+        """Score [M] of each whole arrangement: the sum of all unary scores and of all pair scores, each pair once."""
         unary = self.unary[np.arange(len(at))[:, None], at, np.arange(self.frame.places)]
         return np.asarray((self.fit(at) + unary).sum(1) / 2)
 
 
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
-    """For each of M puzzles, search for the arrangement of pieces with the highest score: int64 [M, S], as the starts.
+    """For each of M puzzles, search for the arrangement of pieces with the highest score.
 
-    The search begins with the best of the locally improved starts, and goes on by rounds (`kicks`) of ruin and
-    recreate. Each round shifts the arrangement, empties a random share of the worst places, fills them with the best
-    pieces first, and improves locally. A puzzle keeps the outcome if its score is not lower, and stops after 60 rounds
-    without gain.
+    The result and each of the `starts`, int64 [M, S], hold the piece in each place. The search begins with the best of
+    the locally improved starts. Then come up to `kicks` rounds of ruin and recreate: a round empties a random share of
+    the worst places, in half of the cases shifts the rest, fills the gaps with the best pieces first, and improves
+    locally. A puzzle keeps the outcome if its score is not lower, and stops after 60 rounds without gain.
 
     Source: refilling around kept segments: Pomeranz et al. 2011 §3; the optimal re-assignment of non-adjacent places is
     an exact step on the quadratic assignment (derived).
@@ -114,10 +114,10 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:
-    """Fill empty places (−1) of int64 [M, S], always by the piece and place with the highest score at this step."""
+    """Fill the empty places (−1) of int64 [M, S]; each step takes the place and piece with the highest score."""
     s, m = puzzles.frame.places, np.arange(len(at))
     around = np.concatenate([np.where(at < 0, s, at), np.full_like(at[:, :1], s)], 1)
-    gain = puzzles.unary.transpose(0, 2, 1).copy()  # [M, S, S], of a place and a piece
+    gain = puzzles.unary.transpose(0, 2, 1).copy()  # [M, S, S], the score of each place (row) and piece (column)
     for table, near in zip(puzzles.sides, puzzles.frame.neighbors, strict=True):
         gain += table[m[:, None], around[:, near]]
     filled, places = np.nonzero(at >= 0)
@@ -144,12 +144,12 @@ def fill(puzzles: Puzzles, at: Places) -> Places:
 
 
 def assign(unary: Array) -> Places:
-    """The arrangement with the highest sum of unary scores, [M, S] from [M, S, S]."""
+    """The piece in each place, int64 [M, S], with the highest sum of unary scores [M, S, S] (as in `Puzzles`)."""
     return cheapest(-unary.transpose(0, 2, 1))
 
 
 def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
-    """Shift half of the puzzles by up to two places, then empty each one's worst places."""
+    """Empty a random share of each puzzle's worst places, then shift half of the puzzles by up to two places."""
     frame, m = puzzles.frame, np.arange(len(at))[:, None]
     fit = puzzles.fit(at)
     spread = fit.std(1, keepdims=True) * rng.exponential(size=(len(at), 1))
@@ -165,7 +165,7 @@ def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
 
 
 def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int) -> Places:
-    """Optimally re-assign the pieces of non-adjacent places: black, then white fields, then random sets."""
+    """Optimally re-assign the pieces of non-adjacent places: white, then black fields, both twice, then random sets."""
     frame, at, m = puzzles.frame, at.copy(), np.arange(len(at))[:, None, None]
     for number in range(rounds):
         draw = np.append(rng.random(frame.places), 2.0)
@@ -198,11 +198,11 @@ def starts(puzzles: Puzzles) -> list[Places]:
 
 
 def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
-    """Coordinates [M, S, 2] (column, row) at which best-matching pieces are one grid step apart, as far as possible.
+    """Coordinates (column, row) of each piece, [M, S, 2], such that the best matches are about one grid step apart.
 
     Each match in `pairs` (as in `Puzzles`) is a spring, whose strength is its lead over the second-best match to the
-    given power. Springs that stay stretched are dropped, more strictly in each round. A `mutual` match is both pieces'
-    best.
+    given power. Springs that stay stretched are dropped, more strictly in each round. With `mutual`, a match must be
+    the best of both pieces, otherwise of one.
 
     Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), with
     its L1 norm and rounds of rejection replaced by iteratively reweighted least squares, which solves all puzzles at
@@ -233,7 +233,7 @@ def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
 
 
 def _arrange(puzzles: Puzzles, coordinates: Array) -> Places:
-    """The places nearest to the coordinates, with the median piece in the middle."""
+    """Assign pieces to the places nearest to their coordinates, with the median piece in the middle of the grid."""
     frame: Frame = puzzles.frame
     grid = np.stack([np.arange(frame.places) % frame.columns, np.arange(frame.places) // frame.columns], 1)
     centered = coordinates - np.median(coordinates, 1, keepdims=True) + grid.mean(0)

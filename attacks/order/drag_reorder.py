@@ -26,7 +26,7 @@ from privkit.constraints import Whole
 from privkit.torch_utils.seeded import seeded
 
 _IMAGES_A_STEP = 32
-_READ = 1_000  # own images at most that are read from messages of their copies
+_READ = 1_000  # largest number of own images that are read from messages of their copies
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
 
 
@@ -77,36 +77,36 @@ class DragReorder(ReconstructingAttack):
 class Predicted:
     """The adversary's tokens, and the decoder and the place predictor learned from them."""
 
-    own: OwnTokens  # the own images' tokens in order
+    own: OwnTokens  # the tokens of the adversary's images, in order
     decoder: PieceDecoder  # computes a token's patch
     predictor: nn.Module  # maps standardized tokens [N, T, D] to logits of places [N, T, T]
 
     @torch.no_grad()
     def places(self, tokens: Tensor) -> Tensor:
-        """Place of each token [N, T, D] in its row's image, int64 [N, T]."""
+        """The predicted place of each token [N, T, D] in its image, int64 [N, T]."""
         if self.own.in_order:
             return torch.arange(tokens.shape[1]).expand(tokens.shape[:2])
         return reordered(self.predictor(self.standardized(tokens)), missing(tokens))
 
     def standardized(self, tokens: Tensor) -> Tensor:
-        """Tokens on the scale of the adversary's tokens."""
+        """Tokens [N, T, D], standardized by the mean and standard deviation of the adversary's tokens."""
         return (tokens - self.decoder.mean) / self.decoder.scale
 
     def source(self, view: View) -> Tensor:
-        """The guessed source of each token, int64 [N, T], as in `Permutation.source`."""
+        """The guessed source of each token, int64 [N, T] (as in `Permutation.source`), if no token leaves its row."""
         places = self.places(patch_tokens(view.smashed).float())
         return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
 
 
 def missing(tokens: Tensor) -> Tensor:
-    """Whether tokens [N, T, D] are zero, since they were masked or dropped: bool [N, T]."""
+    """Whether tokens [N, T, D] are zero because they were masked or dropped: bool [N, T]."""
     return (tokens == 0).all(2)
 
 
 def reordered(logits: Tensor, absent: Tensor) -> Tensor:
-    """The likeliest assignment of tokens to distinct places, int64 [N, T], from logits [N, T, T] of places.
+    """Assign each token to its own place at the highest likelihood: int64 [N, T], from logits [N, T, T] of places.
 
-    Tokens that are `absent`, [N, T], take the remaining places.
+    Tokens that are `absent`, bool [N, T], take the remaining places.
 
     Source: DRAG (ICML 2025), its adaptive attack on token shuffling: Hungarian assignment of log-probabilities.
     """
@@ -116,16 +116,16 @@ def reordered(logits: Tensor, absent: Tensor) -> Tensor:
 
 def learn(
     observation: ImageObservation,  # observation with auxiliary images, and the lower segment or a query
-    epochs: int,  # passes over the own tokens
+    epochs: int,  # passes over the adversary's tokens
     generator: Generator,  # the only source of randomness
     session: Session,  # where the state is saved after each epoch
     *,
     name: str,  # the attack's name, for its refusals
-    later: int = 0,  # epochs of the stages behind this one, for the report
+    later: int = 0,  # epochs of the training stages after this one, for the report of progress
 ) -> tuple[Predicted, dict[str, Any]]:
-    """Read the adversary's tokens and train the predictor of places, or load the result of a killed attack.
+    """Read the adversary's tokens and train the predictor of places, or resume an interrupted attack.
 
-    Also returns the state of the whole attack, which includes the predictor's.
+    Also returns the state of the whole attack, which includes the predictor's state.
 
     Source: the predictor of DRAG's released code: one hidden layer as wide as a token, cross-entropy, AdamW.
     """
@@ -161,7 +161,7 @@ def _place_losses(learned: Predicted, draws: Generator) -> Iterator[Tensor]:
 
 
 def place_loss(learned: Predicted, tokens: Tensor) -> Tensor:
-    """Cross-entropy of the places of tokens [N, T, D] in order."""
+    """Mean cross-entropy, in nats, of the predicted places of tokens [N, T, D] whose true order is 0..T−1."""
     logits = learned.predictor(learned.standardized(tokens))
     place = torch.arange(logits.shape[1], device=logits.device).repeat(len(tokens))
     return nn.functional.cross_entropy(logits.flatten(0, 1), place)

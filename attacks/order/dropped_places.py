@@ -1,4 +1,4 @@
-"""Places of tokens in rows with dropped tokens, by each place's token distribution and the tokens' unchanged order."""
+"""Finds the places of tokens in releases from which tokens were dropped, by each place's distribution of tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from privkit.attacks.base import NotApplicable, Query, View
 from privkit.attacks.order.followed_tokens import PlaceLaws
 from privkit.attacks.patches import as_tokens
 
-_IMAGES = 500  # most own images whose sets are collected
-_RELEASES = 96  # most releases of each image
-_TOKENS = 1_024  # most tokens of all releases of an image: each is compared with each
-_SAME = 1e-4  # share of the mean squared distance of two tokens: below it, they are copies of one
-_LARGE = 0.9  # quantile of the sizes of sets that is taken for a whole set's
-_LEAST = 0.1  # share of the sets that must be whole
+_IMAGES = 500  # largest number of own images whose tokens are collected
+_RELEASES = 96  # largest number of releases of each image
+_TOKENS = 1_024  # largest number of tokens of all releases of an image: all pairs are compared
+_SAME = 1e-4  # share of the mean squared distance of two tokens; below this distance, they are copies of one token
+_LARGE = 0.9  # the quantile of the numbers of tokens found for an image that is taken as the number of all its tokens
+_LEAST = 0.1  # least share of images for which all tokens must be found
 # components of all laws together, and least of each: every token is compared with every law
 _COMPONENTS, _FEWEST = 2_048, 16
 _NEW = 0.5  # largest share of tokens that are new
@@ -29,12 +29,12 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
     """Learn each place's token distribution, to find the places of tokens in releases from which tokens were dropped.
 
     A token has the same numbers in every release of its image. So several releases (up to 96, of at most 500 images, in
-    whole rounds) reveal the set of an image's tokens, and the order of any two tokens. A released row's tokens get the
+    whole rounds) reveal all of an image's tokens, and the order of any two. The tokens of a released row get the
     likeliest places under these distributions that keep the tokens' order.
 
     Returns a function from a view with L tokens per row, [N, L, D], to the tokens in their T places, [N, T, D], and
-    bool [N, T]: whether a place has a token. It raises `NotApplicable` if most tokens come only once, if they come in
-    different orders, or if too few sets are complete.
+    bool [N, T]: whether a place has a token. Raises `NotApplicable` if most tokens come only once, if they come in
+    different orders, if too few images show all T tokens, or if rows mix images.
     """
     some = own[: max(batch, _IMAGES // batch * batch)]
     sets = [_sets(query, images, draws) for images in some.split(batch)]
@@ -58,7 +58,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
 
 
 def _sets(query: Query, images: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-    """The distinct tokens of each image in their order, [N, m, D] with filling after them, and their number, [N]."""
+    """The distinct tokens of each image in their order, padded to [N, m, D], and the number of them, int64 [N]."""
     releases = [_released(query, images, draws)]
     length = releases[0].shape[1]
     releases += [_released(query, images, draws) for _ in range(min(_RELEASES, max(2, _TOKENS // length)) - 1)]

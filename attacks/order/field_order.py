@@ -16,8 +16,8 @@ from privkit.attacks.inversion.known_lower import check_release, frozen, quiet
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Count
 
-_COMPARED = 500  # most own records whose tokens show the order before a regression
-_CHANGES = 4  # other values of each cell that are tried: one alone may be the same, or lie close
+_COMPARED = 500  # largest number of own records whose tokens show the order before a regression
+_CHANGES = 4  # number of other values tried for each entry, since a single one may be equal or close
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,6 @@ class FieldOrder(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The adversary's records, and the source of their tokens."""
         return frozenset({"auxiliary", self.source})
 
     @torch.no_grad()
@@ -90,9 +89,9 @@ class FieldOrder(ReconstructingAttack):
 
 
 def in_columns(observation: ImageObservation, generator: Generator) -> ImageObservation:
-    """The observation with the tokens of each row in the order of its columns, in views and in answers to queries.
+    """Sort the tokens of each table row by column, in the observation's views and in answers to queries.
 
-    It raises `NotApplicable` if a release has no token for each column.
+    Raises `NotApplicable` if a release has no token for each column.
     """
     first = observation.views[0]
     own = given(observation.auxiliary)[:_COMPARED].to(first.smashed.device)
@@ -117,10 +116,11 @@ def _must_have_fields(view: View, columns: int) -> None:
 
 
 def _tokens_of_columns(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
-    """Find each column's token in released rows [N, C, D], by its number in the row: int64 [N, C].
+    """Find the token of each column in released rows [N, C, D]: its number in the row, int64 [N, C].
 
-    `tokens` [M, C, D] are those of the adversary's records `own` [M, C], by column. A cost is the squared distance to
-    the column's nearest token, or with `by="mean"` to its mean. Also returns the nearest tokens' values, [N, C].
+    `tokens` [M, C, D] belong to the adversary's records `own` [M, C], in the order of columns. A cost is the squared
+    distance to the column's nearest token, or with `by="mean"` to the mean of its tokens. Also returns, for each
+    column, the entry of the adversary's record with the nearest token, [N, C].
     """
     n, columns, _ = released.shape
     costs = released.new_empty(n, columns, columns)
@@ -136,14 +136,15 @@ def _tokens_of_columns(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
 
 
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Find which token encodes which column, by queries with the adversary's M records [M, C]: tokens [M, C, D].
+    """Find which token encodes which column, by queries with the adversary's M records [M, C].
 
     Each record is sent again with another value in one column; the token that disappears from its release encodes this
-    column. If a model mixes columns, other tokens also change, but less. Columns get tokens by the largest change.
+    column. If a model mixes columns, other tokens also change, but less, so the assignment of tokens to columns with
+    the largest total change is taken. Returns the tokens in the order of columns, [M, C, D].
     """
     records, columns = own.shape
     tokens = _tokens_of_rows(own, query, batch, draws)
-    moves = tokens.new_zeros(records, columns, columns)  # how far a token moves if a column's cell changes
+    moves = tokens.new_zeros(records, columns, columns)  # how far a token moves if the entry of a column changes
     for column in range(columns):
         for shift in range(1, _CHANGES + 1):
             changed = own.clone()
@@ -154,7 +155,7 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
 
 
 def _tokens_of_rows(rows: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Tokens [N, C, D] returned for rows [N, C], in the order of rows; the first rows fill up the last query."""
+    """Query the tokens [N, C, D] of table rows [N, C]; repeated first rows fill up the last query."""
     whole = rows[torch.arange(len(rows) + -len(rows) % batch, device=rows.device) % len(rows)]
     released = []
     for part in whole.split(batch):

@@ -20,9 +20,9 @@ from privkit.attacks.order.token_reading import Asker
 from privkit.attacks.patches import Geometry, patch_tokens
 
 STEPS = 8
-_FOLLOWED = 1_000  # own images at most
+_FOLLOWED = 1_000  # largest number of own images
 _COMPONENTS = 128  # most components of tokens that laws look at
-_SHRUNK = 1e-2  # share of the mean variance, added to each
+_SHRUNK = 1e-2  # share of the mean variance that is added to each variance
 _PENALTIES = (1e-3, 1e-1, 10.0)  # penalties on squared coefficients, in units of the mean variance
 _COARSE = 8  # pixels per side of the images that explain tokens
 _SHOWN = 0.25  # least share of tokens' variance: .41 to .82 for 100 to 1,000 own digits, at most .12 if shuffled
@@ -37,7 +37,7 @@ class PlaceLaws:
     middle: Tensor  # [D]
     basis: Tensor  # [D, q]
     means: Tensor  # [T, q]
-    whitening: Tensor  # [T, q, q], what turns deviations [q] into independent ones of variance 1
+    whitening: Tensor  # [T, q, q], maps deviations from the mean to independent numbers of variance 1
     spread: Tensor  # [T], ln of the determinant of each place's covariance
 
     @classmethod
@@ -67,11 +67,11 @@ class PlaceLaws:
         )
 
     def order(self, rows: Tensor) -> Tensor:
-        """For rows [N, T, D], int64 [N, T]: the likeliest token at each place, where each token gets one place."""
+        """The number of the likeliest token for each place, int64 [N, T]; each token of [N, T, D] gets one place."""
         return hungarian(self.costs(rows))
 
     def costs(self, rows: Tensor) -> Tensor:
-        """−2·ln of the density of each token of rows [N, L, D] at each place, [N, L, T], up to a constant."""
+        """−2·ln of the density of each of L tokens, [N, L, D], at each of T places: [N, L, T], up to a constant."""
         along = (rows - self.middle) @ self.basis
         places, width = self.means.shape
         some = max(1, _NUMBERS_AT_ONCE // (places * along.shape[1] * width))
@@ -85,10 +85,11 @@ class PlaceLaws:
 
 @torch.no_grad()
 def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
-    """Tokens of the adversary's images, [N' ≤ N, T, D], in one common but unknown order, found by following them.
+    """Find tokens of the adversary's images in one common but unknown order, [N' ≤ N, T, D], by following each token.
 
-    All images of a round differ, in the first steps only slightly. `later` rounds are left for later queries. It raises
-    `NotApplicable` if too few are allowed, an answer is not finite, or the images do not explain the followed tokens.
+    All images of a round differ, in the first steps only slightly. `later` rounds are left for later queries. Raises
+    `NotApplicable` if too few rounds are allowed, if an answer is not finite, or if the images do not explain the
+    tokens.
     """
     asker.must_have(2 * STEPS + later, "where tokens are followed from image to image")
     images = images[: min(_FOLLOWED, (asker.left - later) // STEPS * asker.whole)]
@@ -127,10 +128,9 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 
 
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
-    """Move tokens, in views and in answers to queries, to places recognized by the tokens' distributions.
+    """Move each token, in views and in answers to queries, to the place that its distribution suggests.
 
-    `later` rounds are left for later queries. It raises `NotApplicable` in the cases of `followed`, or if a row mixes
-    images.
+    `later` query rounds are left for later use. Raises `NotApplicable` as `followed` does, and if a row mixes images.
     """
     views = observation.views
     if any(view.mixed > 1 for view in views):

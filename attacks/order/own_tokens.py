@@ -30,21 +30,21 @@ from privkit.attacks.patches import Geometry, patch_tokens, patchify
 
 OWN_NUMBERS = 2**29  # most numbers in own tokens and patches, 2 GiB in float32; further images are left out
 MATCHED_TOKENS = 16_384  # most tokens of a message: a table of all its pairs then takes 1 GiB
-_LABEL_SHARE = 4  # at most one in this many of the rounds left goes into labels
+_LABEL_SHARE = 4  # at most 1/4 of the remaining rounds is spent on images of repeated patches
 _COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the same tokens
 OWN_ROUNDS = 2
 """Rounds that show which tokens a shuffle keeps in their row, if the lower segment is known."""
-_NOISY = 1e-3  # share of the mean squared distance of two tokens; copies that lie farther apart have noise of their own
-_IN_ORDER = 0.8  # share of noisy tokens in their places above which their order is left as it is
-_AS_GOOD = 1.001  # factor of another order's error; equal tokens have several best orders
-_UNEXPLAINED = 0.5  # share of tokens' variance left by another order above which it shows nothing
+_NOISY = 1e-3  # share of the mean squared distance of two tokens; if copies lie farther apart, noise was added
+_IN_ORDER = 0.8  # share of noisy tokens in their places above which the order counts as unchanged
+_AS_GOOD = 1.001  # factor on the error of the best order; with equal tokens, several orders are best
+_UNEXPLAINED = 0.5  # share of the tokens' variance that the best order leaves unexplained, above which it shows nothing
 _PENALTY = 1e-3  # penalty of squared coefficients of a map from patches to tokens
-_SURE = 5.0  # number of standard deviations that noise alone would show
+_SURE = 5.0  # least signal, in standard deviations of what noise alone would show
 KEEPS_ALL = 0.97  # estimated share of kept tokens above which a shuffle counts as not mixing images
 
 
 def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geometry:
-    """The geometry of a release, after the checks that are possible before any work."""
+    """The layout of tokens over images; raises `NotApplicable` if the attack `name` cannot solve their order."""
     views, auxiliary = observation.views, observation.auxiliary
     if auxiliary is None or (observation.lower is None and observation.query is None):
         raise NotApplicable(f"{name} needs auxiliary images, and the lower segment or a query to see their tokens")
@@ -83,17 +83,18 @@ def own_tokens(
     view: View,  # a view of the victims
     observation: ImageObservation,  # observation with the lower segment or a query, or both
     geometry: Geometry,  # the view's geometry
-    draws: Generator,  # draws of queries
-    read: int,  # own images at most that are read from messages of their copies
-    # of the same victims that are put together by `gathered` before they are solved; `keep` is what holds behind that,
-    # as own images show that crossed as often
+    draws: Generator,  # source of the clients' random draws in queries
+    read: int,  # largest number of own images that are read from messages of their copies
+    # number of releases of the same victims that `gathered` combines before their order is solved; `keep` in the
+    # result is then the share kept after this step, estimated from own images that are sent as often
     passes: int = 1,
     asked: int = 0,  # rounds that the attack sent before
     approximate: bool = False,  # whether tokens that change in each query may be read
 ) -> OwnTokens:
     """Get the tokens of the adversary's images in order: from the lower segment, or read by chosen queries.
 
-    It raises `NotApplicable` if a message is too large, tokens cannot be read, or the lower segment's do not fit.
+    Raises `NotApplicable` if a message is too large, if tokens cannot be read, or if the lower segment's tokens have
+    another shape than the released tokens.
     """
     auxiliary, masked = given(observation.auxiliary), view.weights is not None
     size, query, whole = rows_a_message(view), observation.query, observation.batch_size
@@ -145,7 +146,7 @@ def _queried_tokens(
     approximate: bool,
     masked: bool,  # whether public masks replace tokens by zeros
 ) -> OwnTokens:
-    """The adversary's tokens by queries; `NotApplicable` if equal images do not give equal or similar tokens."""
+    """Read the tokens of the adversary's images by queries; raises `NotApplicable` if they cannot be read."""
     whole = asker.whole
     once, again = asker.round(images[:whole]), asker.round(images[:whole])
     size, patches = asker.rows, patchify(images, geometry.patch)
@@ -202,12 +203,12 @@ def _queried_tokens(
 
 
 def gone_tokens(tokens: Tensor) -> Tensor:
-    """Which tokens [N, T, D] are zeros, as behind a mask, bool [N, T, 1]."""
+    """Whether each token [N, T, D] is all zeros, as behind a mask: bool [N, T, 1]."""
     return ~tokens.ne(0).any(2, keepdim=True)
 
 
 def _stay_where_both_are(once: Tensor, again: Tensor) -> bool:
-    """Whether tokens [N, T, D] that no mask hides in two rounds of the same images are in the same places in both."""
+    """Whether tokens keep their places in two rounds of the same images, [N, T, D]; masked tokens are left out."""
     gone = gone_tokens(once) | gone_tokens(again)
     left = (~gone).sum(1, keepdim=True).clamp_min(1)
     one, two = (torch.where(gone, torch.where(gone, 0, x).sum(1, keepdim=True) / left, x) for x in (once, again))
@@ -219,12 +220,12 @@ def _stay_where_both_are(once: Tensor, again: Tensor) -> bool:
 
 
 def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
-    """Whether tokens [N, T, D] come back in the places of their patches [N, T, P]; all images have the same order.
+    """Whether released tokens [N, T, D] are in the places of their patches [N, T, P]; all images have the same order.
 
-    The tokens that were `matched` with each patch give a map from patches to tokens, and so the one order for all
-    images that fits best. The tokens are in their places if patches explain them as well in the released order as in
-    this best order, or if they explain less than half of the tokens' variance in either: then a patch does not tell
-    where its token belongs.
+    The tokens that were `matched` with each patch give a map from patches to tokens, and with it the order that fits
+    all images best. The tokens are in their places if patches explain them as well in the released order as in this
+    best order. They also count as in place if even the best order explains less than half of the tokens' variance: then
+    a patch does not tell where its token belongs.
     """
     scale = token_scale(released)
     one, two = ((x - x.mean(0)) / scale for x in (AffineMap.fit(patches, matched, _PENALTY)(patches), released))
@@ -240,7 +241,7 @@ def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
 def _in_rows(
     asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, draws: Generator, once: Tensor
 ) -> Tensor:
-    """The adversary's tokens [N, T, D] in order, if tokens stay in their image's row; the rows `once` come first."""
+    """Read the adversary's tokens in order, [N, T, D], if they stay in their image's row; `once` comes first."""
     repeated, chosen = label_images(patches, geometry, min(LABEL_IMAGES, asker.whole), draws)
     labels = labelled(chosen, asker.images(repeated))
     rows = torch.cat([once, asker.images(images[asker.whole :], asker.left)])
@@ -252,7 +253,7 @@ def _unmixed(
 ) -> tuple[Tensor, Tensor]:
     """Tokens [N, T, D] in order, read from messages of copies of one image; and whether the copies agreed, bool [N].
 
-    `some` images of repeated patches show the map from patches to tokens; `once` came back for a round of images.
+    `some` images of repeated patches show the map from patches to tokens; `once` is an answer to one round of images.
     """
     repeated, chosen = label_images(patches, geometry, some, draws)
     scale = token_scale(once)
@@ -267,15 +268,15 @@ def _unmixed(
 
 
 def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: int, passes: int) -> Tensor:
-    """Tokens [known, T, D] of the first round's images, combined over passes, of which `two` are already known."""
+    """Tokens [known, T, D] of the images `first`, combined over `passes` answers; `two` are the first two answers."""
     seen = [*two, *(asker.round(first) for _ in range(min(passes, asker.left + 2) - 2))]
     return gathered([tokens[:known] for tokens in seen], asker.rows).tokens
 
 
 def noise_of(ordered: Tensor, released: Tensor, size: int) -> float:
-    """The variance of the noise in each number of tokens, from the same tokens with and without noise [N, T, D].
+    """The variance of the noise in each number of a token, from the same tokens without and with noise, [N, T, D].
 
-    Their order within a message of `size` rows may differ. The result is 0 if the noise is as small as rounding.
+    Their order within a message of `size` rows may differ. Noise as small as rounding gives 0.
     """
     copies = copy_distance(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     apart = 2 * float(ordered.flatten(0, 1).var(0, correction=0).sum())
@@ -283,10 +284,11 @@ def noise_of(ordered: Tensor, released: Tensor, size: int) -> float:
 
 
 def shares_kept(ordered: Tensor, released: Tensor, size: int, noisy: bool = False) -> tuple[float, float]:
-    """How much a shuffle moves tokens: the share that certainly stays in its row, and the share in its place.
+    """Estimate the share of tokens that a shuffle certainly keeps in their row, and the share that it keeps in place.
 
-    `ordered` [N, T, D] are the tokens without the defense; `size` is the number of rows in a message. Noisy tokens
-    cannot be matched one by one, so their shares are computed from covariances.
+    `ordered` [N, T, D] are the tokens without the defense, `released` [N, T, D] the tokens with it; `size` is the
+    number of rows in a message. Noisy tokens cannot be matched one by one, so their shares are computed from
+    covariances.
     """
     if noisy:
         means = (x.mean(1).unflatten(0, (-1, size)) for x in (ordered, released))
@@ -296,10 +298,10 @@ def shares_kept(ordered: Tensor, released: Tensor, size: int, noisy: bool = Fals
 
 
 def _share(first: Tensor, second: Tensor, noise: float = 0.0) -> float:
-    """Share in [0, 1] of the n rows of G groups that are in the same place in both releases [G, n, D].
+    """Share in [0, 1] of the n rows of each of G groups that are in the same place in both releases, [G, n, D].
 
-    All other rows are assumed to be in random places. The share is the slope of a regression of the second group on the
-    first, whose numbers have noise of variance `noise`. It is 0 if the noise is too strong for an estimate.
+    All other rows are assumed to be in random places. The share is the slope of a regression of the second release on
+    the first, whose numbers have noise of variance `noise`. It is 0 if the noise is too strong for an estimate.
 
     >>> rows = torch.rand(50, 8, 4, generator=Generator().manual_seed(0))
     >>> _share(rows, rows), _share(rows, torch.cat([rows[:, :4], rows[:, 4:].flip(1)], 1)) < 0.6
@@ -315,8 +317,8 @@ def _share(first: Tensor, second: Tensor, noise: float = 0.0) -> float:
 def own_row_share(own: float, batch: int) -> float:
     """The share k′ in [0, 1] of tokens that a batch shuffle certainly keeps in their image's row.
 
-    The share `own` of tokens found in their image's row is k′ + (1 − k′)/B, since the other tokens go to a random one
-    of the B = `batch` ≥ 1 rows of a message.
+    The other tokens go to a random row of the B = `batch` ≥ 1 rows of a message. So the share `own` of tokens that are
+    found in their image's row is k′ + (1 − k′)/B, which is solved for k′.
 
     Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N), inverted.
     """

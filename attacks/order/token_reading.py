@@ -1,4 +1,4 @@
-"""Read the adversary's tokens by chosen queries: messages of copies of one image, and repeated patches.
+"""Read the adversary's tokens by chosen queries: messages of copies of one image, and images of repeated patches.
 
 A message of copies of one image holds each token of this image as many times as there are copies, in any order. In an
 image that holds one patch once, the next patch twice and so on, the number of copies of a token identifies its patch.
@@ -23,8 +23,8 @@ from privkit.attacks.query_rules import Counted, QueryRules
 Read = TypeVar("Read")
 _ANY_NUMBER = 2**40
 LABEL_IMAGES = 50  # images of repeated patches: twice as many were measured to place no token better
-_CLOSE = 1e-3  # share of a channel's standard deviation: two copies of a token, computed in another order
-_LEAST_SPREAD = 1e-3  # share of the widest channel's deviation: narrower ones hold rounding
+_CLOSE = 1e-3  # share of a channel's standard deviation: closer tokens are copies, which differ by rounding
+_LEAST_SPREAD = 1e-3  # share of the largest standard deviation of a channel; channels below it hold only rounding
 _DIRECTIONS = 4  # directions in which two groups of tokens are compared
 _PLAIN = 0.5  # least share of copies that must come back alike, and of labels that must be found
 _FITS = 3  # fits of the map from patches to tokens, each on own images in the order of the fit before
@@ -34,34 +34,34 @@ _RIDGE = 1e-6
 _ROWS_A_COMPONENT = 12  # rows per component: few rows show a patch's coarse content, not its texture
 _LEAST_ODDS = -60.0
 _SINKHORN_ROUNDS = 3
-_FITTED_TOKENS = 4_000  # tokens that the rounds look at; the last assignment is of all
+_FITTED_TOKENS = 4_000  # number of tokens that the rounds use; the last assignment covers all tokens
 FITTED_NUMBERS = 4_000_000  # inputs in float64; bounds memory, changes no result
 _LEAST_SURE = 0.02  # least share of all patches with a unique match
 _SURE = 0.99  # share of a patch's odds on one token above which the match counts as unique
 
 
 def rows_a_message(view: View) -> int:
-    """The number B of rows in each message of a view; `NotApplicable` if messages differ in size."""
+    """The number of rows in each message of a view; raises `NotApplicable` if messages differ in size."""
     if view.messages < 1 or len(view.smashed) % view.messages:
         raise NotApplicable(f"{len(view.smashed)} rows are not {view.messages} messages of one size")
     return len(view.smashed) // view.messages
 
 
 class Asker:
-    """Sends queries round by round, as far as the threat model's rules allow; `left` rounds are still allowed.
+    """Sends queries round by round, as long as the threat model allows (`left` more rounds).
 
-    `rows` is the number of images in each message of the last answer.
+    `rows` is the number of images in a message of the last answer.
     """
 
     def __init__(
         self,
         query: Query,  # takes one round of images
-        whole: int,  # images of a round
-        draws: Generator,  # draws of the clients
+        whole: int,  # number of images in a round
+        draws: Generator,  # source of the clients' random draws
         geometry: Geometry,  # how patches lie over the image
-        rules: QueryRules,  # the threat model's rules; if they forbid copies, each has its patches in other places
+        rules: QueryRules,  # the threat model's rules; if they forbid copies, the patches of a copy are moved
         asked: int = 0,  # rounds that the attack sent before
-        memory: Memory | None = None,  # what was read before; None for nothing
+        memory: Memory | None = None,  # results of earlier attacks that may be reused
     ) -> None:
         self._query, self.whole, self._draws, self._geometry = query, whole, draws, geometry
         self._rules, self.rows, self._memory = rules, whole, memory or Memory()
@@ -75,7 +75,7 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "reading own tokens")]
 
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
-        """The result of `read`, computed or reused from an earlier attack; its query rounds count in both cases.
+        """Compute `read`, or reuse its result from an earlier attack; its query rounds count in both cases.
 
         `given` are all inputs of `read`, and the answers so far, which identify the clients.
         """
@@ -93,7 +93,7 @@ class Asker:
         return found
 
     def must_have(self, rounds: int, why: str) -> None:
-        """Raise `NotApplicable`, with the needed number, if the threat model allows too few rounds."""
+        """Raise `NotApplicable`, with the needed number, if fewer than `rounds` rounds are still allowed."""
         if self.left < rounds:
             allowed = self._rules.rounds or 0
             raise NotApplicable(
@@ -102,7 +102,7 @@ class Asker:
             )
 
     def images(self, images: Tensor, rounds: int | None = None) -> Tensor:
-        """Released rows [N, T, D] of the images that fit into `rounds` rounds; the last round is filled up."""
+        """Query the tokens [N, T, D] of as many images as fit into `rounds` rounds; the last round is filled up."""
         images = images if rounds is None else images[: rounds * self.whole]
         if not len(images):
             return images.new_empty(0, self._geometry.tokens, self._geometry.token_dim)
@@ -126,14 +126,14 @@ class Asker:
         return read, alike
 
     def copied(self, images: Tensor) -> Iterator[Tensor]:
-        """Messages [m, T·B, D] of copies of each image, yielded round by round."""
+        """Send messages of B copies of one image each; yield each round's tokens, [m, B·T, D] for m images."""
         count = self.whole // self.rows
         for part in images.split(count):
             sent = self._uncopied(_filled(part, count).repeat_interleave(self.rows, 0), 0)
             yield self.round(sent).unflatten(0, (-1, self.rows)).flatten(1, 2)[: len(part)]
 
     def _uncopied(self, images: Tensor, first: int) -> Tensor:
-        """The images; if the rules forbid copies, the rows from `first` on have their patches in other places.
+        """The images; if the rules forbid copies, the patches of the images from `first` on are put into other places.
 
         Their tokens are the same if tokens do not depend on positions.
         """
@@ -146,7 +146,7 @@ class Asker:
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:
-    """Whether two groups of n tokens hold the same tokens, in any order: bool [G] for G pairs of groups [G, n, D]."""
+    """Whether both groups of each of G pairs hold the same n tokens, [G, n, D], in any order: bool [G]."""
     scale = token_scale(first)
     along = _directions(first, _DIRECTIONS)
     one, two = (((x / scale) @ along).sort(1).values for x in (first, second))
@@ -154,9 +154,9 @@ def same_tokens(first: Tensor, second: Tensor) -> Tensor:
 
 
 def multiplicities(tokens: int) -> list[int]:
-    """How often each patch is repeated in a label image of T = `tokens` patches: 1, 2, 3, … times.
+    """How often each patch occurs in an image of T = `tokens` patches: 1, 2, 3, … times; the last patch fills the rest.
 
-    In a label image, the number of a patch's copies identifies the patch. The last patch fills the rest of the image.
+    In such an image, called a label image, the number of a patch's copies identifies the patch.
     """
     several, left = [1], tokens - 1
     while left - (several[-1] + 1) > several[-1] + 1:
@@ -176,7 +176,10 @@ class LabelledTokens:
 
 
 def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """L = `number` ≥ 1 images [L, C, H, W] of repeated patches from [N, T, P], and the repeated patches [L, K, P]."""
+    """Make L = `number` ≥ 1 images of K repeated patches each (`multiplicities`), from random patches of [N, T, P].
+
+    Returns the images, [L, C, H, W], and the patches that each image repeats, [L, K, P].
+    """
     several = torch.tensor(multiplicities(geometry.tokens), device=patches.device)
     every = patches.flatten(0, 1)
     spread = every.var(1)
@@ -187,7 +190,7 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
 
 
 def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
-    """The token of each repeated patch `chosen` [L, K, P], by its number of copies among the image's tokens [L, T, D].
+    """Find the token of each patch `chosen` [L, K, P], by its number of copies among an image's tokens [L, T, D].
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
@@ -207,8 +210,8 @@ def in_place(rows: Tensor, patches: Tensor, labels: LabelledTokens) -> Tensor:
     """Put the tokens of N images, [N, T, D] in any order, in the order of the images' T patches, [N, T, P].
 
     An affine map from a patch and its image's mean patch to the token is fitted to tokens with known patches
-    (`labels`), then to the images in the order that the map predicts. If there are too few such tokens (since a model
-    treats places differently), tokens are matched as in `match_own_tokens`.
+    (`labels`), then to the images in the order that the map predicts. If less than half of the labels are sure (since a
+    model treats places differently), tokens are matched as in `match_own_tokens`.
     """
     if labels.sure.double().mean() < _PLAIN:
         return match_own_tokens(rows.unsqueeze(1), patches.unsqueeze(1))[0].squeeze(1)
@@ -231,18 +234,16 @@ def _filled(images: Tensor, count: int) -> Tensor:
 
 
 def token_scale(tokens: Tensor) -> Tensor:
-    """The standard deviation of each channel, [D]."""
+    """The standard deviation of each channel of tokens [..., D], at least 0.001 times the largest one: [D]."""
     spread = tokens.flatten(0, -2).std(0)
     return spread.clamp_min(max(_LEAST_SPREAD * float(spread.max()), torch.finfo(spread.dtype).tiny))
 
 
 def _close(apart: Tensor) -> Tensor:
-    """Whether scaled differences [..., D] are as small as between copies, bool [...]."""
     return apart.square().mean(-1).lt(_CLOSE**2)
 
 
 def _directions(tokens: Tensor, number: int) -> Tensor:
-    """Random unit vectors [D, number] from a fixed seed."""
     drawn = torch.randn(tokens.shape[-1], number, generator=Generator().manual_seed(0))
     unit: Tensor = drawn / drawn.norm(dim=0)
     return unit.to(tokens.device)
@@ -253,7 +254,7 @@ class AffineMap:
     """An affine map fitted by ridge regression on standardized inputs."""
 
     mean: Tensor  # [F], mean of the inputs
-    scale: Tensor  # [F], their standard deviation
+    scale: Tensor  # [F], standard deviation of the inputs
     weight: Tensor  # [F, P]
     bias: Tensor  # [P]
 
@@ -281,14 +282,14 @@ class AffineMap:
 
 
 def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
-    """Order the returned tokens [M, B, T, D] of the adversary's images, although a shuffle hides the image of each.
+    """Order the returned tokens [M, B, T, D] like the sent patches [M, B, T, P], although a shuffle mixes the B images.
 
     The mean over a row does not depend on the order. So regressing rows' mean tokens on their mean patches, both
     relative to their message, gives a first affine map from a patch's principal components to its token. Then tokens
     are assigned to the predictions by Sinkhorn's iteration, the map is fitted again, and so on.
 
-    Returns the token of each patch; and, among patches with an unambiguous token, the share whose token is in its
-    image's row, and the share whose token is in its own place.
+    Returns the token of each patch; and two shares of the patches with an unambiguous token: those whose token is in
+    its image's row, and those whose token is in its own place.
 
     Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998); the start is
     derived.
@@ -318,10 +319,10 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
 
 
 def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
-    """Share in [0, 1] of patches whose token is in the patch's row of T tokens (for T = 1, in the patch's place).
+    """Share in [0, 1] of patches whose token is in the patch's row of T = `tokens` tokens (for T = 1, in its place).
 
-    Only sure matches count, unless there are hardly any (all black patches are alike, for example). `taken` is the
-    token of each patch in M messages of B rows, int64 [M, B·T]; `sure` is bool [M, B·T].
+    `taken` is the token of each patch in M messages of B rows, int64 [M, B·T]; `sure`, bool [M, B·T], says whether the
+    match is unique. Only unique matches count, unless there are hardly any (all black patches are alike, for example).
     """
     rows = torch.arange(taken.shape[1], device=taken.device) // tokens
     at_home = taken // tokens == rows
@@ -329,7 +330,7 @@ def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
 
 
 def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest token of each of K predictions, if each token is used about once, and whether the match is sure.
+    """The likeliest token for each of K predictions, if each token is used about once, and whether the match is unique.
 
     For M messages, `predicted` and `tokens` are [M, K, D]; the results are int64 [M, K] and bool [M, K].
 
@@ -343,7 +344,7 @@ def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sinkhorn_by_table(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
-    """Sinkhorn's iteration by products with one table of exponentials, in which every row and column has a 1."""
+    """Compute `nearest` for one message, by Sinkhorn's iteration with one table of exponentials."""
     odds = torch.cdist(guess, offer).square_()
     unit, some = odds.amin(1).median(), odds[:: max(1, len(odds) // 200)]
     if float(unit) <= 1e-3 * float(some.amax()) + 1e-12:  # else the median costs time and changes nothing

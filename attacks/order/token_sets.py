@@ -1,4 +1,4 @@
-"""Places of tokens in unordered sets, found from the content of their images.
+"""Finds the places of tokens in unordered sets, from the content of their images.
 
 The mean of an image's tokens does not depend on their order. Regressing it on the image's mean patch gives a first map
 from a patch to its token. With this map tokens and places are matched; maps and matchings then improve each other.
@@ -16,27 +16,27 @@ from privkit.torch_utils.patches import patchify
 
 _PATCH, _IMAGE = 20, 60  # principal components of a patch and of the whole image that explain a token, at most
 _PENALTY = 1e-2  # penalty on squared coefficients, in units of the mean variance
-_SHARED, _ROUNDS = 6, 20  # rounds in which all places share one map but for a constant, and further ones at most
-_SETTLED = 1e-3  # share of tokens that a last round moves at most
+_SHARED, _ROUNDS = 6, 20  # rounds in which all places share one map up to a constant, and most further rounds
+_SETTLED = 1e-3  # share of tokens; a round that moves no more is the last one
 _TINY = 1e-12
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Features of images at each of T places, float64: of the patch, [n, T, f], and of the image, [n, T, F]."""
+    """Features of n images at each of T places, float64: of the patch [n, T, f]; of patch and image, [n, T, F]."""
 
     patch: Tensor  # principal components of the patch
     all: Tensor  # these components, those of the whole image, and a 1
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """Compute features of images [n, C, H, W] at each place of a patch: components of patch and image, and a 1."""
+        """Compute the features of images [n, C, H, W] for patches of `patch` × `patch` pixels."""
         pieces = _principal(patchify(images, patch), _PATCH)
         whole = _principal(images.flatten(1).unsqueeze(1), _IMAGE).expand(-1, pieces.shape[1], -1)
         return cls(pieces, torch.cat([pieces, whole, torch.ones_like(pieces[..., :1])], 2))
 
     def some(self, images: Tensor) -> Shown:
-        """The features of the images with these indices."""
+        """The features of the images with the given indices."""
         return Shown(self.patch[images], self.all[images])
 
 
@@ -52,14 +52,14 @@ class TokenMaps:
     """A linear map from image features to the token at each place, and a normal distribution of its errors; float64."""
 
     maps: Tensor  # [T, F, q]
-    whitening: Tensor  # [q, q], of errors
+    whitening: Tensor  # [q, q], maps errors to independent numbers of variance 1
     spread: Tensor  # ln of the determinant of the errors' covariance
 
     @classmethod
     def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
         """Fit a linear map from image features to tokens for each place, from tokens [n, T, q] in any order.
 
-        With `still`, the tokens are in their places already.
+        With `still`, the tokens are already in their places.
         """
         sets = sets.double()
         one, where = torch.ones_like(sets[..., :1]), torch.eye(sets.shape[1]).to(sets).expand(len(sets), -1, -1)
@@ -84,7 +84,7 @@ class TokenMaps:
 
     @classmethod
     def of(cls, placed: Tensor, there: Tensor, shown: Shown) -> TokenMaps:
-        """Fit to tokens [n, T, q] in their places; `there` [n, T] is 1 for known tokens, and 0 for others."""
+        """Fit the maps to tokens [n, T, q] in their places; `there` [n, T] is 1 if a token is known, otherwise 0."""
         placed, there = placed.double(), there.double()
         maps = _solved(shown.all.transpose(0, 1) * there.T.unsqueeze(2), placed.transpose(0, 1))
         errors = placed - torch.einsum("ntf,tfq->ntq", shown.all, maps)
@@ -101,7 +101,7 @@ class TokenMaps:
 
 
 def _solved(known: Tensor, wanted: Tensor) -> Tensor:
-    """Least squares of [..., n, q] on [..., n, F] with a small penalty: [..., F, q]."""
+    """Coefficients [..., F, q] of a ridge regression of `wanted` [..., n, q] on `known` [..., n, F]."""
     gram = known.transpose(-1, -2) @ known
     shrink = (_PENALTY * gram.diagonal(dim1=-2, dim2=-1).mean(-1)).clamp_min(_TINY)
     unit = torch.eye(gram.shape[-1]).to(gram)
