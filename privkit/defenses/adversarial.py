@@ -55,17 +55,17 @@ class Adversarial(Unchanged):
     frozen_block: FrozenBlock = False
 
     def companion(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int) -> nn.Module:
-        """The simulated attacker, [N, *smashed_shape] -> [N, *image_shape]."""
+        """The simulated attacker, a network from smashed data [N, *smashed_shape] to images [N, *image_shape]."""
 
         with seeded(torch.device("cpu"), seed):
             return SimulatedAttacker(smashed_shape, image_shape, self.width)
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """The simulated attacker's mean squared error on each of M batches of images, float [M]; raises a ValueError
-        without its network (`companion`), or for batches of one image.
+        """The simulated attacker's mean squared error on each of M batches of images, float [M].
 
-        The gradient that reaches an image's smashed data is multiplied by −`strength` if the attacker's error on this
-        image is below the error of the batch's mean image, and by 0 otherwise.
+        If the attacker reconstructs an image better than the batch's mean image does, the gradient that reaches its
+        smashed data is multiplied by −`strength`, otherwise by 0. Raises ValueError if `companion`, the attacker's
+        network, is None, or if a batch holds only one image.
         """
         if companion is None:
             raise ValueError("adv trains against a simulated attacker: pass what companion() made")
@@ -110,7 +110,6 @@ class SimulatedAttacker(nn.Module):
         )
 
     def forward(self, smashed: Tensor) -> Tensor:
-        """Smashed data [N, ...] -> images [N, C, H, W]."""
         if self.grid is None:
             pixels: Tensor = self.layers(smashed.flatten(1)).unflatten(1, self.image_shape)
             return pixels
@@ -123,7 +122,7 @@ class SimulatedAttacker(nn.Module):
 
 
 _TEMPERATURE = 1 / 30
-"""Temperature of the sigmoid whose derivative replaces that of the choice of channels; from the authors' code."""
+"""Temperature of the sigmoid whose derivative replaces the derivative of the choice of channels; the authors' own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +157,7 @@ class Disco(Adversarial):
         return ("disco's filter learns through a sigmoid, since its choice of channels has no derivative",)
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module:
-        """A network that zeroes channels of N images' smashed data, [N, *smashed_shape]; the shape stays."""
+        """A network that zeroes channels of N images' smashed data, [N, *smashed_shape], and keeps their shape."""
         channels = smashed_shape[0] if len(smashed_shape) == 3 else smashed_shape[-1]
         with seeded(torch.device("cpu"), seed):
             return ChannelFilter(channels, self.ratio, self.width)
@@ -190,5 +189,4 @@ class ChannelFilter(nn.Module):
 
     @staticmethod
     def _spread(values: Tensor, like: Tensor) -> Tensor:
-        """Values [N, C], reshaped to multiply smashed data."""
         return values.unsqueeze(1) if like.ndim == 3 else values.reshape(*values.shape, *[1] * (like.ndim - 2))

@@ -16,7 +16,7 @@ from privkit.constraints import Checked, Count, Whole
 from privkit.shared.certificate import Certificate
 
 Place = Literal["client", "mixer", "server"]
-"""Who runs a stage. A message goes from its client to a mixer, whom clients trust, and on to the server."""
+"""Who runs a defense stage. A message goes from its client to a mixer, whom clients trust, and on to the server."""
 
 Level = Literal["smashed", "input"]  # what a defense is given: smashed data or, at the input layer, images
 
@@ -39,7 +39,7 @@ class Release:
         smashed: float [M, B, T, D] tokens, [M, B, C, H, W] feature maps or [M, B, D] vectors: M messages of B images
             each, one message per client or per group of mixed clients; differentiable in the clients' smashed data.
         labels: labels of these images, int64 [M, B], or float [M, B, L] for L classes if labels were mixed or noised.
-            If the server holds the labels, these are its own.
+            If the server holds the labels, these are the server's own labels.
         weights: weights that a mixing or masking defense drew, float [M, k, T]; entry (m, i, t) is the weight of the
             i-th of k mixed clients at position t (a token or patch) of message m. T is 1 if all positions share one
             weight. None without mixing and masks.
@@ -64,7 +64,7 @@ class ReleaseCount(Checked):
     epochs: Count = 1  # releases of one record over the run
     batch_size: Count = 1  # releases of one client in a round
     copies: Count = 1  # releases of one record in a round: several if a client has fewer records than a batch
-    clients: Count = 1  # n
+    clients: Count = 1  # number n of clients
     # "frozen", "trained" (on raw data, and kept by its client), "averaged" (sent out, too), or the noisy updates that
     # trained it
     lower_model: Literal["frozen", "trained", "averaged"] | PrivateUpdates = "frozen"
@@ -76,7 +76,7 @@ ONE_RELEASE = ReleaseCount()  # one record, released once by a frozen lower segm
 
 
 class Receipt(ABC):
-    """Record of what one call of a defense did. It stays on the trusted side and is all that the accountants read."""
+    """Record of what one call of a defense did. Accountants read nothing else, and the server does not get it."""
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
@@ -88,33 +88,33 @@ class Receipt(ABC):
 
     @property
     def shared(self) -> str:
-        """Why an image's release may depend on other images; empty if it depends only on its image and fresh noise."""
+        """A sentence that says why an image's release may depend on other images; empty if it does not."""
         return "nothing is known of how the rows of this release depend on each other"
 
     @property
     def order(self) -> Tensor | None:
-        """The permutation that a shuffle hides (`receipts.Permuted.source`), or None."""
+        """The permutation that a shuffle hides (`receipts.Permuted.source`); None without a shuffle."""
         return None
 
     @property
     def log10_alike(self) -> float:
-        """log10 of the largest number of orders of one message (or image) that look the same; 0 without a shuffle."""
+        """log10 of the largest number of token orders of a message (or image) that look alike; 0 without a shuffle."""
         return 0.0
 
     @property
     def payload_share(self) -> float | None:
-        """Share of its smashed data that a client sends, in [0, 1]; None if `Release.weights` shows it."""
+        """Share of its smashed data that a client sends, in [0, 1]; None if it follows from `Release.weights`."""
         return None
 
 
 R = TypeVar("R", bound=Receipt)
 
 FrozenBlock = bool | Literal["first", "auto"]
-"""No block, an extra one with drawn weights (true), the model's first one above the cut, such as a checkpoint's, or
-that one on images if the model has one there (auto)."""
+"""Clients run no frozen block (false), an additional block with random weights (true), or the model's first block
+above the cut ("first"). "auto" means "first" on images if the model has a block there, and no block otherwise."""
 
 _NEGLIGIBLE = 1e-12
-"""A scale of noise that is lost in the rounding of float32, and still above 0, as every noise must be."""
+"""A scale of noise that is lost in the rounding of float32, but above 0, since the scale of noise must be positive."""
 
 
 class Defense(Checked, ABC):
@@ -139,7 +139,7 @@ class Defense(Checked, ABC):
         smallest_batch: the smallest batch (number of images) for which the defense has an effect.
         group: k, the number of clients whose smashed data are mixed into one; 1 without mixing.
         level: the input of `apply`: "smashed" for smashed data; "input" for images.
-        images_only: whether the defense also reads the images themselves, as every defense at the input layer does.
+        images_only: whether the defense reads the images themselves, so that it needs records that are images.
         soft_labels: whether `apply` gets one-hot labels because it changes them, or `label_term` reads them.
         at_inference: whether test images pass through the defense, too; False for defenses of training alone, such as
             mixing.
@@ -256,8 +256,7 @@ class Defense(Checked, ABC):
         return None
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network that the server trains in front of its segment, if the defense changes the width of the smashed
-        data; or None.
+        """A network that the server trains before its segment, if smashed data change their width; otherwise None.
 
         Args:
             smashed_shape: shape of one image's smashed data, without the batch, before the defense changes its width.
@@ -270,8 +269,9 @@ class Defense(Checked, ABC):
         return None
 
     def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor | None:
-        """A term that the label holder adds to the loss of each of M batches of B images, float [M]; or None. Clients
-        get the gradient of the whole loss.
+        """A term that the label holder adds to the loss of each of M batches of B images, float [M]; or None.
+
+        Clients get the gradient of the whole loss.
 
         Args:
             arrived: smashed data at the server's segment, [M, B, ...].
@@ -293,7 +293,7 @@ class OnSmashed(Defense, Generic[R]):
 
     @abstractmethod
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, R]:
-        """The release of smashed data [M, B, ...], and the receipt; arguments and errors as in `apply`."""
+        """The release of smashed data [M, B, ...] and the receipt; arguments and errors as in `apply`."""
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
@@ -303,7 +303,7 @@ class OnSmashed(Defense, Generic[R]):
 
 
 def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
-    """The shape (M, B, T, D) of messages of tokens. Other shapes raise an error that says where to cut the model."""
+    """The shape (M, B, T, D) of messages of tokens; other shapes raise an error that says where to cut the model."""
     if smashed.ndim != 4:
         raise ValueError(
             f"{name} needs tokens [M, B, T, D], got shape {list(smashed.shape)}; cut the model where it holds tokens"
@@ -313,12 +313,11 @@ def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
 
 
 def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
-    """Permute tokens over all batches and images: output token (m, n, t) is the input token with number `rows[m, n,
-    t]`.
+    """Permute tokens over all messages and images: output token (m, b, t) is the input token number `rows[m, b, t]`.
 
     `tokens` are float [M, B, T, D], and `rows` int64 [M, B, T] is a permutation of 0..M·B·T−1, the numbers of the input
     tokens in memory order. `Tensor.gather` with an expanded index has the fastest backward pass of torch's row gathers
-    on a CPU (7.6 ms for B=50, T=196, D=512 forward and backward on two cores, where `index_select` takes 63 ms).
+    on a CPU (7.6 ms for B=50, T=196, D=512 on two cores, where `index_select` takes 63 ms).
     """
     d = tokens.shape[-1]
     return tokens.reshape(-1, d).gather(0, rows.reshape(-1, 1).expand(-1, d)).view_as(tokens)

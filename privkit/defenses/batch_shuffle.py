@@ -66,9 +66,9 @@ class BatchShuffle(OnSmashed[Permuted]):
 
 
 def message_orders(m: int, n: int, generator: Generator) -> Tensor:
-    """One uniform permutation of 0..n−1 for each of m batches, int64 [m, n].
+    """Draw a uniform permutation of 0..n−1 for each of m messages, int64 [m, n].
 
-    All come from one uniform permutation of all m·n elements, in which the orders of different batches' elements are
+    All come from one uniform permutation of all m·n elements, in which the orders of different messages' elements are
     uniform and independent of each other.
     """
     order = torch.randperm(m * n, generator=generator, device=generator.device)

@@ -112,7 +112,7 @@ class Chain(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, ChainReceipt]:
-        """Apply all stages in one call. It raises a ValueError if some stages take images and others smashed data."""
+        """Apply all stages in one call; raises a ValueError if some stages take images and others smashed data."""
         if self.level == "both":
             raise ValueError(f"{self.name} takes images and smashed data: run it through Clients, with a lower segment")
         groups = None
@@ -148,7 +148,6 @@ class Chain(Defense):
 
     @staticmethod
     def _only(made: Iterable[nn.Module | None]) -> nn.Module | None:
-        """The first network among those of the stages; None if no stage has one."""
         return next((network for network in made if network is not None), None)
 
     @property

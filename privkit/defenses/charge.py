@@ -1,4 +1,4 @@
-"""The certificate of a noisy release, from its clip set, noise, mixing and release count."""
+"""Computes the privacy certificate of noisy releases from their clip set, noise, mixing and number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privkit.shared.rounding import rounded_up
 Mixing = NoMixing | Mixup | CutMix
 
 WORTH_COMPOSING = 1e3
-"""ε from which on even a tighter bound would give no protection, and numerical composition takes seconds."""
+"""From this ε on, even a tighter bound would show no protection, so numerical composition (seconds) is left out."""
 
 _IDEAL = (
     "noise is treated as real numbers from a secret seed: attacks on the low bits of floats or on the generator (32 "
@@ -87,7 +87,7 @@ class Noised(Receipt):
 
 
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Privacy certificate of a run whose every round follows the receipt.
+    """Compute the privacy certificate of a run in which every round is defended as the receipt says.
 
     It protects one record if the lower segment is frozen, or trained by noisy updates, whose privacy loss is then
     included. A lower segment trained on raw data carries records from round to round, so the guarantee then covers the
@@ -113,7 +113,7 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechanism, list[str]]:
-    """The charged mechanism, and sentences about its mixing; raises a ValueError if nothing is proven."""
+    """The mechanism whose ε is certified, and sentences on its mixing; raises a ValueError if nothing is proven."""
     if receipt.clip is None:
         raise ValueError("the smashed data have no bound, so no noise can hide a record; give clip= or bound=")
     if receipt.added_by == "server":
@@ -152,13 +152,13 @@ def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
 
 
 def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> SplitMechanism:
-    """The mechanism of all gradients of the run. Its sensitivity holds for any state that the server carries over."""
+    """The mechanism that releases all gradients of the run; its sensitivity holds for any state of the server."""
     released = release_count.rounds * release_count.batch_size * release_count.clients
     return SplitMechanism(smashed=clip, noise=noise, lower_model="frozen", rounds=released)
 
 
 def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Privacy certificate for one label, as if every gradient of the run depended on this label.
+    """Compute the privacy certificate for one label, as if every gradient of the run depended on this label.
 
     A label affects more than its own image's gradient: it changes the server's weights, hence all later gradients, and
     through batch normalization also the other gradients of its batch. So each of the rounds·batch·clients gradients is
@@ -204,7 +204,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, list[str]]:
-    """The mixing that lowers the privacy charge of every round, and sentences that explain it."""
+    """The mixing that may lower ε in every round, and sentences that explain it."""
     mixing = receipt.mixing
     if isinstance(mixing, NoMixing):
         return mixing, []
@@ -227,7 +227,7 @@ def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, lis
 
 
 def _drawn_every_round(mixing: Mixing) -> bool:
-    """Whether ratios are drawn anew in each round; a charge of single releases assumes that they are independent."""
+    """Whether random ratios are drawn anew in each round, so that the rounds' ratios are independent."""
     ratio = getattr(mixing, "ratio", None)
     return isinstance(ratio, DirichletRatio | DirichletCounts) and ratio.drawn == "every_round"
 
@@ -257,7 +257,7 @@ def equal_counts(positions: int, members: int) -> tuple[int, ...]:
 
 
 def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
-    """The certificate with facts added that the accountant cannot know."""
+    """Add to the certificate what the accountant cannot know, from the receipt and the release count."""
     assumptions, statement = list(certificate.assumptions), certificate.statement
     if receipt.labels is None:
         certificate = given_labels(certificate, release_count.lower_model)
@@ -273,9 +273,7 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """Restate a certificate, computed for neighboring data sets with equal labels, for a run that sends labels without
-    noise: it protects only the smashed data, given the labels.
-    """
+    """Restate a certificate for a run whose labels are sent in the clear: it protects only the smashed data."""
     updates = " and the updates" if isinstance(lower_model, PrivateUpdates) else " alone"
     rest = [line for line in certificate.assumptions if not line.startswith("labels stay with the client")]
     statement = f"{certificate.statement}; of the smashed data{updates}, given the labels"

@@ -22,7 +22,7 @@ _ROW_BY_ROW: frozenset[Effect] = frozenset({"trains", "maps", "scales", "clips"}
 
 @dataclass(frozen=True, kw_only=True)
 class StageReceipt:
-    """One stage and its receipt."""
+    """A defense stage and the receipt of what it did."""
 
     stage: Defense
     receipt: Receipt
@@ -38,7 +38,7 @@ class ChainReceipt(Receipt):
         return compiled(self.steps, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism of the stage that gives the chain its claim; the others are post-processing or not counted."""
+        """The mechanism of the stage whose certificate gives the chain's claim; other stages do not change its ε."""
         first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
         return bounded(self.steps, first).mechanism(release_count)
 
@@ -60,7 +60,7 @@ class ChainReceipt(Receipt):
 
     @property
     def payload_share(self) -> float | None:
-        """Share of its smashed data that a client sends behind all stages before the server, in [0, 1]."""
+        """Share of its smashed data that a client sends after all stages before the server, in [0, 1]."""
         shares = [step.receipt.payload_share for step in self.steps if step.stage.place != "server"]
         known = [share for share in shares if share is not None]
         total = 1.0
@@ -121,19 +121,18 @@ def _ranked(made: Sequence[Certificate]) -> list[int]:
 
 
 def _parts(step: StageReceipt) -> dict[str, int]:
-    """Number of coordinates of one image in each part, from the receipt of the split."""
+    """Number of coordinates of one image in each part of a split release, by the part's name."""
     assert isinstance(step.receipt, Nothing)
     return {name.removeprefix("coordinates_"): round(size) for name, size in step.receipt.quantities.items()}
 
 
 def _of_parts(steps: Sequence[StageReceipt], noise: int, split: int, release_count: ReleaseCount) -> dict[str, float]:
-    """ε against an adversary who holds one part of a release: name of the part -> ε. `noise` and `split` are the
-    numbers of the steps that add the noise and split the release.
+    """ε against an adversary who holds a single part of a release, by the part's name.
 
-    The noise is independent in every coordinate, so only this part's coordinates count. This requires clipping by
-    coordinate. It also requires that nothing after the noise carries one part's data into another: no stage, no lower
-    segment, and no server that trains several clients on all parts. Otherwise the result is empty, and the ε of the
-    whole release holds.
+    `noise` and `split` are the numbers of the steps that add the noise and split the release. The noise is independent
+    in every coordinate, so only this part's coordinates count. This requires clipping by coordinate. It also requires
+    that nothing after the noise carries one part's data into another: no stage, no lower segment, and no server that
+    trains several clients on all parts. Otherwise the result is empty, and the ε of the whole release holds.
     """
     receipt, lower = steps[noise].receipt, release_count.lower_model
     if steps[noise].stage.level == "input" or (lower != "frozen" and (lower != "trained" or release_count.clients > 1)):
@@ -175,7 +174,7 @@ def _own(steps: Sequence[StageReceipt], number: int, release_count: ReleaseCount
 
 
 def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
-    """A stage's receipt. If the stage adds noise to unmixed data, it includes the clip set of earlier stages."""
+    """The receipt of step `number`; noise on unmixed data gets the tighter clip set of an earlier stage."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
         return replace(receipt, clip=_tighter(receipt, _bound(steps[:number], steps[number].stage.level)))
@@ -194,7 +193,7 @@ def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
 
 
 def _rank(made: Certificate) -> int:
-    """Rank of a claim: differential privacy of the release, then of labels, then a count of orders, then nothing."""
+    """Rank of a claim, 0 for the strongest: privacy of the release, then of labels, a count of orders, and nothing."""
     if made.kind == "differential_privacy":
         return 0 if made.covers == "release" else 1
     return 2 if made.kind == "permutation_count" else 3
@@ -232,7 +231,7 @@ def _tighter(receipt: Noised, bound: ClipSet | None) -> ClipSet | None:
 
 
 def _beside(step: StageReceipt, made: Certificate, number: int, first: int, main: Certificate) -> str:
-    """A sentence on the protection that a stage adds to the chain's claim; empty if the chain claims nothing."""
+    """A sentence on what a stage adds to the chain's claim; empty if the chain claims nothing."""
     name = step.stage.name
     if main.kind == "nothing":
         return ""
@@ -307,7 +306,5 @@ def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:
-    """Gather n batches' values [n, ...] by `groups` [G, k] into [G, k, ...], or leave them if k = 1. Empty places hold
-    arbitrary values.
-    """
+    """Gather values [n, ...] of n batches by `groups` [G, k] into [G, k, ...]; empty places get arbitrary values."""
     return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

@@ -73,14 +73,13 @@ def _cycle(classes: int, seed: int) -> Tensor:
 
 
 class _Decoder(nn.Module):
-    """Module behind the server's segment: logits of soft labels in training, and logits of true labels afterwards."""
+    """Passes logits of soft labels [N, L] in training; otherwise turns them into logits of true labels [N, L]."""
 
     def __init__(self, stage: ConfusionalLabels) -> None:
         super().__init__()
         self.stage = stage
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Logits [N, L] -> logits [N, L]."""
         if not isinstance(logits, Tensor):
             raise UsageError(f"{self.stage.name} needs a server's segment with one output, got several")
         if self.training:

@@ -29,8 +29,7 @@ from privkit.torch_utils.patches import patchify, unpatchify
 
 
 class _MixedClients(Defense):
-    """Mixes the smashed data and labels of each group of clients. In a round, a client's images all get the same
-    weight.
+    """Mixes the smashed data and labels of each group of clients; in a round, a client has one weight for all images.
 
     Attributes:
         shuffled: whether the mixed positions are permuted, so that the release shows each client's share but not which
@@ -50,9 +49,9 @@ class _MixedClients(Defense):
 
     @abstractmethod
     def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
-        """Draw the mixing weights of a round for G groups of k clients: float [G, k, 1], or masks over T positions,
-        bool [G, k, T], that give each position to one client.
+        """Draw the mixing weights of a round for G groups of k clients.
 
+        The result is float [G, k, 1], or masks over T positions, bool [G, k, T], that give each position to one client.
         `smashed` is [G, k, B, ...], and `present`, bool [G, k], says which places hold a client. Ratios and sizes of
         masks come from `coins`, all other random numbers from `generator`.
         """
@@ -222,7 +221,6 @@ class ShuffledCutMix(RandomCutMix):
     shuffled: ClassVar[bool] = True
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
-        """Messages [G, B, ...] mixed by masks, with the positions of each image permuted separately, by one gather."""
         groups, _, length = weights.shape
         batch, image_shape = smashed.shape[2], smashed.shape[3:]
         order = uniform_permutations(groups * batch, length, generator).view(groups, batch, length)

@@ -20,14 +20,14 @@ from privkit.errors import UsageError
 Variant = Literal["exact", "straight_through", "undone", "logits", "straight_through_logits"]
 """Where a stage acts, and the gradient that goes back through it.
 
-"exact": on smashed data, with the derivative, as the paper writes. "straight_through": the gradient passes as if the
-stage were not there. "undone": likewise, and the server restores the smashed data before its backward pass, so that the
-weights of its first layer learn from unscaled numbers. "logits": on the server's logits, with the derivative.
-"straight_through_logits": likewise, and the gradient passes as if the stage were not there.
+"exact": on smashed data, with the derivative, as in the paper. "straight_through": the gradient passes as if the
+stage were not there. "undone": like "straight_through", but the server restores the smashed data before its backward
+pass, so that its first layer learns from unscaled numbers. "logits": on the server's logits, with the derivative.
+"straight_through_logits": on the logits, and the gradient passes as if the stage were not there.
 """
 
 _Automatic = Literal["auto"]
-"""The setting with the least mean squared error, from running estimates (`privkit.defenses.denoising`)."""
+"""The server estimates the setting with the least mean squared error while it trains."""
 
 
 class Denoising(OnSmashed[Nothing]):
@@ -78,17 +78,17 @@ class Denoising(OnSmashed[Nothing]):
 
     @abstractmethod
     def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
-        """The values [...] scaled or masked; their gradient is the derivative."""
+        """Scale or mask the values [...]; the gradient is the derivative."""
 
     def applied(self, values: Tensor, generator: Generator | None = None) -> Tensor:
-        """The scaled or masked values; their gradient follows the variant."""
+        """Scale or mask the values [...]; the gradient passes as `variant` says."""
         changed = self.changed(values, generator)
         if self.variant in ("exact", "logits"):
             return changed
         return changed.detach() + (values - values.detach())
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """Stages on logits or with estimated settings leave smashed data unchanged; they act at the server."""
+        """Scale or mask smashed data; a stage on logits or with an "auto" setting acts at the server instead."""
         require_messages(self.name, smashed)
         unchanged = self.on_logits or self.automatic
         return smashed if unchanged else self.applied(smashed, generator), self.receipt
@@ -126,14 +126,15 @@ def switch(upper: nn.Module, *, off: bool) -> None:
             stage.off = off
 
 
-_MEMORY = 100  # rounds over which estimates are averaged: they follow the weights, which move slowly
-_SMALLEST = 1e-3  # smallest λ: with λ = 0, a server without a signal would never learn to see one
+_MEMORY = 100  # rounds over which estimates are averaged, since they follow the weights, which change slowly
+_SMALLEST = 1e-3  # smallest λ; with λ = 0, the server would get no signal and never learn to use one
 
 
 def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
-    """One module for each denoising stage whose strength is "auto", in order; they run in front of the server's segment
-    `upper`. It raises `UsageError` if no noise stage lies directly before such a stage, or the server's first layer is
-    not linear.
+    """One module, to run before the server's segment `upper`, for each denoising stage whose setting is "auto".
+
+    Raises `UsageError` if no noise stage lies directly before such a stage, or if the server's first layer with weights
+    is neither linear nor a convolution.
     """
     found: list[Denoiser] = []
     for before, stage in zip((None, *stages), stages, strict=False):
@@ -149,8 +150,7 @@ def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
 
 
 class Denoiser(_ServerStage):
-    """Scales or masks noisy smashed data by the best scale λ* or keep probability p*, estimated anew in every round of
-    training.
+    """Scales or masks noisy smashed data by the best λ* or keep probability p*, re-estimated in every training round.
 
     X̃ = X + Z are the arriving smashed data, with noise Z of variance σ², and M = (m_ij) is the matrix of the server's
     first layer. λ* and p* follow from A = ‖MX‖², B = Σ m_ij² x_j² and F = Σ m_ij². Since E‖MX̃‖² = A + σ²F and E Σ
@@ -228,7 +228,7 @@ def best_keep(signal: float, diagonal: float, spread: float) -> float:
 
 
 def _first_layer(stage: Denoising, upper: nn.Module) -> tuple[nn.Module, ...]:
-    """The first layer with weights, and the layers before it, which may only reshape; else a `UsageError`."""
+    """The layers up to the first with weights, which comes last; others must only reshape, else `UsageError`."""
     found: list[nn.Module] = []
     for layer in _leaves(upper):
         found.append(layer)

@@ -19,12 +19,11 @@ from privkit.defenses.charge import Mixing, Noised, equal_counts
 
 Pair = tuple[Tensor, Tensor]
 
-_Site = Literal["client", "mixer"]  # who adds the noise: each client before mixing, or the mixer once
+_Site = Literal["client", "mixer"]  # who adds the noise: each client before the mixing, or the mixer after it
 
 
 class _BoundedNoise(Defense):
-    """Clamps smashed data to `interval` and adds Gaussian noise (Eq. 14 without mixing, Eq. 5 before mixing, Eq. 15 and
-    16 after mixing).
+    """Clamps smashed data to `interval` and adds Gaussian noise to them, with or without mixing.
 
     Attributes:
         sigma: standard deviation σ_s > 0 of the noise on smashed data, in their units.
@@ -35,8 +34,8 @@ class _BoundedNoise(Defense):
             and then nothing is proven.
         signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
 
-    Source: DP-CutMixSL §4 assumes [0, Δ] and gives no rule for Δ. `signed` and bound=none are privkit's: embeddings
-    have both signs, and a clamp to [0, Δ] loses negative values and their gradients.
+    Source: DP-CutMixSL Eq. 14 without mixing, Eq. 5 before it, Eq. 15 and 16 after it; §4 assumes [0, Δ] and gives no
+    rule for Δ. `signed` and bound=none are privkit's: embeddings have both signs.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
@@ -66,7 +65,7 @@ class _BoundedNoise(Defense):
         return noise.clamp(smashed, *self.interval).to(smashed.dtype) if self.interval else smashed
 
     def bounded(self, smashed: Tensor, labels: Tensor) -> Pair:
-        """Smashed data [..., B, ...] in their interval and labels [..., B, L] in the simplex."""
+        """Clamp smashed data [..., B, ...] to `interval`, and project labels [..., B, L] to the simplex."""
         smashed = noise.clamp(smashed, *self.interval) if self.interval else noise.widened(smashed)
         return smashed, noise.simplex(labels)
 
@@ -147,11 +146,11 @@ class _MixedNoise(_BoundedNoise):
 
     @abstractmethod
     def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
-        """The weights of a round: ratios λ, float64 [G, k, 1], or exclusive masks; arguments as in `cutmix`."""
+        """Draw the weights of a round: ratios λ, float64 [G, k, 1], or exclusive masks, bool [G, k, T]."""
 
     @abstractmethod
     def law(self, positions: int) -> Mixing:
-        """The distribution of the weights in the accountant's terms, for groups of two or more."""
+        """The distribution of the mixing weights, as the accountant describes it, for groups of two or more."""
 
     def apply(
         self,

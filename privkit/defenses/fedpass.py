@@ -18,7 +18,7 @@ from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
 
 _WIDEST = 256
-"""Most units between encoder and decoder: for 16,384 channels, a quarter would be two matrices of half a gigabyte."""
+"""Largest width between encoder and decoder: a quarter of 16,384 channels would need two matrices of 0.5 GB each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +87,7 @@ def _constants(channels: int, reach: float, seed: int, dtype: torch.dtype, devic
 def _drawn(
     channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The secret numbers of FedPass for C = `channels`: means [2, C] of the passports for s and b, encoder weights [C,
-    h] and decoder weights [h, C], scaled so that the network keeps the size of its inputs.
-    """
+    """Draw the secrets for C channels: passport means [2, C] (for s and b), encoder [C, h] and decoder [h, C]."""
     draws, hidden = Generator().manual_seed(seed), min(max(1, channels // 4), _WIDEST)
     means = -reach * torch.rand(2, channels, generator=draws, dtype=torch.float64)
     encoder = torch.randn(channels, hidden, generator=draws, dtype=torch.float64) / sqrt(channels)
@@ -98,7 +96,7 @@ def _drawn(
 
 
 def _passed(rows: Tensor, passports: Tensor, encoder: Tensor, decoder: Tensor) -> Tensor:
-    """The records, scaled and shifted by passports [N, 2, C], one pair for each record."""
+    """Scale and shift each record of `rows` by the map of its passports, [N, 2, C]."""
     scale, bias = (leaky_relu(passports @ encoder) @ decoder).tanh().unbind(1)
     if rows.ndim == 4:
         return scale[..., None, None] * rows + bias[..., None, None]

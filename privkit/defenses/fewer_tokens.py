@@ -100,7 +100,7 @@ class TokenMerging(OnSmashed[Nothing]):
     at_inference: bool = True
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """Tokens [M, B, T, D] -> [M, B, T', D]: those at even places that were not merged, then those at odd places."""
+        """Tokens [M, B, T, D] -> [M, B, T', D]: unmerged tokens of even places, then the tokens of odd places."""
         m, b, t, _ = require_tokens(self.name, smashed)
         merged = self.public_transform(smashed.flatten(0, 1)).unflatten(0, (m, b))
         return merged, Nothing(
@@ -120,11 +120,11 @@ class TokenMerging(OnSmashed[Nothing]):
 
 
 def merge_step(tokens: Tensor, sizes: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    """Bipartite soft matching: merge the r = `pairs` ≤ T // 2 most similar pairs, of a token at an even and one at an
-    odd place, into their means.
+    """Bipartite soft matching: merge the r = `pairs` ≤ T // 2 most similar pairs of tokens into their means.
 
-    Takes tokens of N images, [N, T, D], and the number of original tokens in each, [N, T, 1]; returns both for T − r
-    tokens: first the unmerged tokens of even places, then the tokens of odd places.
+    A pair has one token at an even place and one at an odd place. Takes tokens of N images, [N, T, D], and the number
+    of original tokens in each, [N, T, 1]; returns both for T − r tokens: first the unmerged tokens of even places, then
+    the tokens of odd places.
     """
     with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
         directions = normalize(tokens if tokens.dtype == torch.float64 else tokens.float(), dim=2)

@@ -9,24 +9,24 @@ from torch import Generator, Tensor
 
 from privkit.constraints import whole
 
-INPUT_PATCH = 2  # side of a position of an image where none is given (DP-CutMixSL §3.B, "Impact of Patch Size": 2×2)
+INPUT_PATCH = 2  # default side in pixels of a position of an image (DP-CutMixSL §3.B, "Impact of Patch Size": 2×2)
 
 
 def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> int:
-    """Number T of positions in one image's smashed data: tokens [..., T, D], or squares with `patch` pixels a side of
-    feature maps or images [..., C, H, W].
+    """Number T of positions in one image's smashed data.
 
-    `leading` axes come before one image's smashed data: 2 for [M, B, ...], 3 for [G, k, B, ...]. It raises a
-    ValueError, which names the defense, for vectors, for feature maps without `patch`, and if `patch` does not divide
-    their sides.
+    Positions are tokens [..., T, D], or squares with `patch` pixels a side in feature maps or images [..., C, H, W].
+    `leading` axes come before one image's smashed data: 2 for [M, B, ...], 3 for [G, k, B, ...]. Raises a ValueError,
+    which names the defense, for vectors, for feature maps without `patch`, and if `patch` does not divide their sides.
     """
     rows, columns = _grid(name, smashed, patch, leading)
     return rows * columns
 
 
 def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> tuple[int, int]:
-    """Rows and columns of the grid of positions, for masks that are boxes. Arguments and errors are those of
-    `positions`; it also raises a ValueError if tokens form no square grid, for example because of a class token.
+    """Rows and columns of the grid of positions, for masks that are boxes.
+
+    Arguments and errors are those of `positions`. Also raises a ValueError if tokens form no square grid.
     """
     rows, columns = _grid(name, smashed, patch, leading)
     if smashed.ndim - leading == 3:
@@ -41,8 +41,7 @@ def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> 
 
 
 def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
-    """Turn weights of T positions into weights that multiply the coordinates of `smashed`: bool for a mask, otherwise
-    in its dtype.
+    """Turn weights of T positions into weights that multiply the coordinates of `smashed`; masks stay bool.
 
     `weights` are [M, T] or [G, k, T], as `leading` says (see `positions`); T = 1 gives all positions one weight.
     """
@@ -87,10 +86,10 @@ def _grid(name: str, smashed: Tensor, patch: int | None, leading: int) -> tuple[
 
 
 def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -> Tensor:
-    """Random boxes of given areas in grids of rows × columns, each inside the previous one: bool [G, J, rows·columns],
-    from areas of J ≥ 1 boxes in each of G grids, float64 [G, J], shares of the grid in [0, 1], decreasing along J.
+    """Draw boxes of given areas in grids of rows × columns, each inside the previous one: bool [G, J, rows·columns].
 
-    A box of area a is ⌈√a·rows⌉ high, and its width is chosen so that its area is nearest to a. So the number of its
+    `areas` of J ≥ 1 boxes in each of G grids are float64 [G, J], shares of the grid in [0, 1], decreasing along J. A
+    box of area a is ⌈√a·rows⌉ high, and its width is chosen so that its area is nearest to a. So the number of its
     positions differs from a·rows·columns by at most half its height. Its place is uniform inside the previous box (or
     in the grid, for the first box). The original Cutout lets boxes extend beyond the edge, which would make their areas
     random.

@@ -41,7 +41,7 @@ class MaxNorm(OnSmashed[Nothing]):
         )
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
-        """Stretch the gradients of a message, [M, B, ...]; zero gradients stay."""
+        """Stretch the gradients of each message, [M, B, ...]; a zero gradient stays zero."""
         norm = torch.linalg.vector_norm(gradient.double().flatten(2), dim=2)
         longest = norm.amax(1, keepdim=True)
         spread = (longest.square() / norm.square().clamp_min(1e-300) - 1).clamp_min(0).sqrt()

@@ -1,5 +1,4 @@
-"""Measures how much a release changes when records are replaced, and compares this change with the sensitivity that the
-privacy accountant assumes.
+"""Measures how much a release changes if records are replaced, against the sensitivity that the accountant assumes.
 
 Built-in defense stages are compared with their receipts (the claims about their release) in privkit's tests. A user's
 stage is measured when a chain of stages is built, when an audit computes a certificate, and in `privkit check`. A
@@ -23,8 +22,8 @@ from privkit.defenses.charge import Noised
 from privkit.defenses.compile import bounded
 from privkit.defenses.own_receipts import BATCH, CLASSES, IMAGE, TrialRounds, marks_places, refuted, trial_of
 
-_TRIES = 48  # tried pairs of neighboring batches; half as many steps of a search start from the two worst pairs
-_MOST_NUMBERS = 10**7  # most numbers in all tries together; above it, fewer pairs are tried
+_TRIES = 48  # number of pairs of neighboring batches that are tried; gradient ascent takes half as many steps
+_MOST_NUMBERS = 10**7  # largest number of values in all pairs together; for larger data, fewer pairs are tried
 _SLACK = 1e-3
 
 
@@ -35,8 +34,7 @@ def contradiction(
     doubted: Sequence[Defense] | None = None,
     batch: int = BATCH,
 ) -> str:
-    """A sentence that says why a privacy claim of a chain is false, from tests on artificial data; empty if none
-    refutes it.
+    """Test a chain's privacy claim on artificial data; return a sentence that says why it is false, or "".
 
     Args:
         shape: shape of one record's smashed data; None tries tokens, a feature map and a vector.
@@ -63,12 +61,12 @@ def exceeds_charge(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> str:
-    """A sentence if replacing a record changes a release by more than the sensitivity that the certified ε assumes;
-    empty if no such change was found. Arguments as in `contradiction`.
+    """Test whether replacing a record changes a release by more than the certified ε assumes; return a sentence, or "".
 
-    Each attempt compares two releases with the same random numbers and noise, so their distance is what the noise must
-    hide. Attempts use large, small, constant and sparse records at several places of a batch, and replace one record,
-    or all records of one client. Gradient ascent then enlarges the two largest distances.
+    Arguments as in `contradiction`. Each attempt compares two releases with the same random numbers and noise, so their
+    distance is what the noise must hide. Attempts use large, small, constant and sparse records at several places of a
+    batch, and replace one record, or all records of one client. Gradient ascent then enlarges the two largest
+    distances.
     """
     for level in ("input", "smashed"):
         there = [stage for stage in stages if (stage.level == "input") == (level == "input")]
@@ -83,11 +81,11 @@ def exceeds_charge(
 
 @dataclass(frozen=True, kw_only=True)
 class _Charge:
-    """The sensitivities, per replaced record, that the accountant assumes for the last stage's noise."""
+    """The sensitivities, per replaced record, that the accountant assumes for the noise of the last stage."""
 
     norm: Norm
-    most: Mapping[str, float]  # what changes, in the words of a finding -> its largest change
-    covers_labels: bool
+    most: Mapping[str, float]  # largest allowed change, by what changes (in the words of a finding)
+    covers_labels: bool  # whether labels get noise, too
 
 
 _SMASHED, _LABELS, _NUMBER = "", " of labels", " of one number"
@@ -135,8 +133,9 @@ def _charge_of(trial: TrialRounds) -> _Charge | None:
 
 
 def _worst(trial: TrialRounds, charge: _Charge) -> dict[str, float] | str | None:
-    """The largest changes of all attempts, per replaced record and beyond rounding, or a sentence on a faulty release;
-    None if the stages refuse all data.
+    """The largest changes of all attempts, per replaced record and beyond rounding; None if the stages refuse all data.
+
+    If a release is faulty, the result is a sentence that says so.
     """
     tries = max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
     moved, tried = dict.fromkeys(charge.most, 0.0), []
@@ -232,9 +231,7 @@ def _distance(a: Tensor, b: Tensor, norm: Literal["l1", "l2", "furthest"]) -> fl
 
 
 def _climb(pair: _Pair, norm: Norm, steps: int) -> float:
-    """The largest distance, in the given norm, of the releases of two batches that differ in one record, by gradient
-    ascent from `pair`.
-    """
+    """The largest distance of two releases, in the given norm, that gradient ascent from `pair` finds."""
     start, record, most = pair.data.clone().requires_grad_(), pair.other[pair.at].clone().requires_grad_(), 0.0
     here = torch.zeros_like(start)
     here[pair.at] = 1

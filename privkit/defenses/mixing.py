@@ -12,13 +12,14 @@ from torch import Generator, Tensor
 from privkit.defenses.masks import uniform_permutations
 
 Concentration = Annotated[float, Ge(1e-6), Le(inf), "inf gives equal ratios"]
-"""α_M of a Dirichlet law. Below its range, one client fills every message, and logarithms of ratios overflow."""
+"""α_M of a Dirichlet law. For smaller values, one client fills every message, and logarithms of ratios overflow."""
 
 
 def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator) -> Tensor:
-    """Draw mixing ratios λ ~ Dirichlet(α_M, …, α_M) for the clients that are `present`, bool [G, k], at least one in
-    every group: float64 [G, k]. They sum to 1 in each group; empty places have 0, and an infinite α_M gives equal
-    ratios.
+    """Draw mixing ratios λ ~ Dirichlet(α_M, …, α_M) for G groups of clients: float64 [G, k], with sum 1 in each group.
+
+    `present`, bool [G, k], says which places of a group hold a client, at least one; empty places get 0. An infinite
+    α_M gives equal ratios.
 
     Source: DP-CutMixSL §3.C; Gamma variates are computed as Γ(α) = Γ(α+1)·U^(1/α) in logarithms, so that a small α does
     not underflow.
@@ -32,9 +33,10 @@ def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator
 
 
 def dirichlet_counts(present: Tensor, positions: int, concentration: float, generator: Generator) -> Tensor:
-    """Draw how many of N = `positions` each client of a group fills, N_i ~ Dirichlet-multinomial(N, α_M): int64 [G, k].
-    They sum to N in each group; empty places (see `present`) have 0. An infinite α_M gives counts as equal as possible,
-    and positions left over go to random clients.
+    """Draw how many of N = `positions` each client of a group fills: int64 [G, k], with sum N in each group.
+
+    The law is Dirichlet-multinomial(N, α_M); empty places (see `dirichlet_ratios`) get 0. An infinite α_M gives counts
+    as equal as possible, and positions left over go to random clients.
 
     Source: CutMixSL §3.2. DP-CutMixSL's counts ⌈λ_i·N⌉ sum to more than N, so masks with these counts would overlap.
     """
@@ -52,8 +54,9 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
 
 
 def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> Tensor:
-    """Draw masks, bool [G, k, T], that give each of T = `positions` to exactly one client, uniform among all masks with
-    the given counts, int64 [G, k], which sum to T in each group.
+    """Draw masks, bool [G, k, T], that give each of T = `positions` to exactly one client.
+
+    They are uniform among all masks with the given counts, int64 [G, k], which sum to T in each group.
 
     Source: CutMixSL §3.2 (paired pseudo-random sequences), DP-CutMixSL §3.C (MECE masks).
     """
@@ -69,8 +72,9 @@ def owner_masks(owner: Tensor, members: int) -> Tensor:
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """The generator of the mixing ratios: `generator` if they are drawn in every round. If they are drawn once per run,
-    it is `kept`, which has the same state in every round; None means a generator with seed 0.
+    """The generator of the mixing ratios: `generator` if they are drawn in every round, otherwise `kept`.
+
+    `kept` has the same state in every round; None stands for a generator with seed 0.
     """
     if drawn == "every_round":
         return generator
@@ -98,8 +102,7 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
 
 
 def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Tensor:
-    """Mixed images [G, B, T, D] from the tokens [G, k, B, T, D] of k clients: token t comes from the client `owner`,
-    int64 [G, T], of position t.
+    """Mixed images [G, B, T, D] from tokens [G, k, B, T, D]; `owner`, int64 [G, T], is the client of each position.
 
     With `order`, a permutation of each image's tokens, int64 [G, B, T], token t of the result is token order[..., t].
     """
@@ -113,8 +116,9 @@ def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Ten
 
 
 def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
-    """Mix the soft labels y_i of the k clients in each of G groups, float [G, k, B, L], by `ratios` λ [G, k]: Σ_i
-    λ_i·y_i, float [G, B, L]. It raises a ValueError for class numbers, which cannot be mixed.
+    """Mix the soft labels y_i of k clients, float [G, k, B, L], by ratios λ [G, k]: Σ_i λ_i·y_i, float [G, B, L].
+
+    Raises a ValueError for class numbers, which cannot be mixed.
     """
     if labels.ndim != 4 or not labels.is_floating_point():
         raise ValueError(
@@ -126,11 +130,11 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 
 
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
-    """Smashed data [G, k, B, ...], labels [G, k, B, L] and `present`, bool [G, k], for a defense that mixes groups of k
-    = `group` clients; raises a ValueError, which names the defense, if a shape or type does not fit.
+    """Check and return the input of a defense that mixes groups of k = `group` clients.
 
-    For k = 1, smashed data and labels come without the axis k, which is added. If `present` is None, all places are
-    taken.
+    Returns smashed data [G, k, B, ...], labels [G, k, B, L] and `present`, bool [G, k]. For k = 1, smashed data and
+    labels come without the axis k, which is added. If `present` is None, all places are taken. Raises a ValueError,
+    which names the defense, if a shape or type does not fit.
     """
     if group == 1:
         smashed, labels = smashed.unsqueeze(1), labels.unsqueeze(1)

@@ -16,7 +16,7 @@ from privkit.defenses.base import Effect, OnSmashed, Place
 from privkit.defenses.charge import Noised
 
 BELOW = 1 - 1e-6
-"""A clip aims at this share of the norm, so that float32 does not end above it."""
+"""A clip aims at this share of its bound on the norm, so that rounding in float32 does not exceed the bound."""
 ClipBy = Literal["coordinate", "image"]
 """What a clip bounds: each coordinate, or the L2 norm of an image's smashed data."""
 
@@ -32,18 +32,19 @@ def widened(values: Tensor) -> Tensor:
 
 
 def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
-    """Clamp every coordinate to [low, high], in float32 or wider; clamped coordinates get gradient 0, and NaN stays
-    NaN, so that training stops and reports the place of the error.
+    """Clamp every coordinate to [low, high], in float32 or wider.
+
+    Clamped coordinates get gradient 0. NaN stays NaN, so that training stops and reports the place of the error.
     """
     return widened(smashed).clamp(low, high)
 
 
 def shrink(smashed: Tensor, radius: float) -> Tensor:
-    """Scale each image's smashed data [M, B, ...] down to an L2 norm of at most `radius` > 0, in float32 or wider, as
-    DP-SGD clips gradients.
+    """Scale each image's smashed data [M, B, ...] down to an L2 norm of at most `radius` > 0, as in DP-SGD.
 
-    Norms stay a millionth below `radius`. Squares are summed by `sum`, which adds them pairwise, because `vector_norm`
-    adds them in sequence and underestimates the norm of a million equal coordinates by 0.06 %.
+    The result is float32 or wider. Norms stay a millionth below `radius`. Squares are summed by `sum`, which adds them
+    pairwise, because `vector_norm` adds them in sequence and underestimates the norm of a million equal coordinates by
+    0.06 %.
     """
     wide, unit = widened(smashed), unit_of(radius)
     aim = BELOW * radius * unit
@@ -52,8 +53,10 @@ def shrink(smashed: Tensor, radius: float) -> Tensor:
 
 
 def unit_of(radius: float) -> float:
-    """A power of two u with u · radius in [0.5, 1), for a radius > 0 that is not extreme: numbers are multiplied by u
-    before they are squared, so that small squares do not underflow. The exponent is limited to ±126.
+    """A power of two u with u · radius in [0.5, 1), for a radius > 0 that is not extreme.
+
+    Numbers are multiplied by u before they are squared, so that small squares do not underflow. The exponent is limited
+    to ±126.
 
     >>> unit_of(1.0), unit_of(2.0**-100) * 2.0**-100, unit_of(1e-60) == 2.0**126
     (0.5, 0.5, True)
@@ -62,7 +65,7 @@ def unit_of(radius: float) -> float:
 
 
 def clipped(smashed: Tensor, bound: float | None, clip_by: ClipBy) -> Tensor:
-    """Smashed data [M, B, ...], clipped to the set that `clip_set` describes; only widened if `bound` is None."""
+    """Clip smashed data [M, B, ...] to the set that `clip_set` describes; without a bound, only widen them."""
     if bound is None:
         return widened(smashed)
     return shrink(smashed, bound) if clip_by == "image" else clamp(smashed, -bound, bound)
@@ -76,20 +79,19 @@ def clip_set(bound: float | None, clip_by: ClipBy, coordinates: int) -> ClipSet 
 
 
 def simplex(labels: Tensor) -> Tensor:
-    """Project labels [..., L] to {y ≥ 0, Σy ≤ 1}. The diameter is √2 in L2 and 2 in L1, as for one-hot labels."""
+    """Project labels [..., L] to {y ≥ 0, Σy ≤ 1}, a set of diameter √2 in L2 and 2 in L1, as for one-hot labels."""
     positive = widened(labels).clamp(min=0)
     return positive / positive.sum(-1, keepdim=True).clamp(min=1)
 
 
 def gaussian(values: Tensor, sigma: float, generator: Generator) -> Tensor:
-    """The values plus fresh N(0, σ²) noise on every coordinate, as a new tensor."""
+    """The values plus independent N(0, σ²) noise on each number, as a new tensor."""
     drawn = torch.randn(values.shape, generator=generator, device=values.device, dtype=values.dtype)
     return values + sigma * drawn
 
 
 def laplace(values: Tensor, scale: float, generator: Generator) -> Tensor:
-    """The values plus independent Laplace noise of scale b = `scale` (variance 2b²) on every coordinate, as a new
-    tensor.
+    """The values plus independent Laplace noise of the given scale b (variance 2b²) on each number, as a new tensor.
 
     The noise is the difference of two exponential variables. Inverse-transform sampling from a float32 uniform would
     return infinity once in 2²⁴ draws.
@@ -99,16 +101,17 @@ def laplace(values: Tensor, scale: float, generator: Generator) -> Tensor:
 
 
 def overwritten(smashed: Tensor, noisy: Tensor) -> Tensor:
-    """Reproduce a bug in the released code of accurate_sl: write the noisy values into `smashed` without autograd's
-    knowledge. A Tanh before the noise n has saved its output y for the derivative 1 − y², which thus becomes 1 − (y +
-    n)² and may be negative.
+    """Reproduce a bug in the released code of accurate_sl: write the noisy values into `smashed`, hidden from autograd.
+
+    A Tanh before the noise n has saved its output y for the derivative 1 − y², which thus becomes 1 − (y + n)² and may
+    be negative.
     """
     smashed.data.copy_(noisy.detach())
     return smashed
 
 
 def require_one_hot(name: str, labels: Tensor, images: tuple[int, ...]) -> None:
-    """Refuse labels other than float [*images, L]."""
+    """Raise a ValueError for labels other than float [*images, L]."""
     if not labels.is_floating_point() or labels.shape[:-1] != images:
         wanted = ", ".join(map(str, images))
         raise ValueError(
@@ -118,9 +121,7 @@ def require_one_hot(name: str, labels: Tensor, images: tuple[int, ...]) -> None:
 
 
 def require_images(name: str, smashed: Tensor) -> int:
-    """The number of coordinates of one image in smashed data [M, B, ...]; raises a ValueError for other shapes or
-    integers.
-    """
+    """The number of coordinates of one image in smashed data, float [M, B, ...]; raises a ValueError for other data."""
     if smashed.ndim < 3 or not smashed.is_floating_point() or not smashed.numel():
         raise ValueError(
             f"{name} needs smashed data of M messages of B images, float [M, B, ...], got {smashed.dtype} of shape "

@@ -85,11 +85,11 @@ class LabelDecorrelation(Unchanged):
 
 
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Distance correlation (V-statistic) of B paired vectors x [M, B, P] and y [M, B, Q] for each of M batches: float
-    [M] (float32 or wider), in [0, 1] up to rounding.
+    """Distance correlation (V-statistic) of B paired vectors x [M, B, P] and y [M, B, Q] in each of M batches, [M].
 
-    The correlation is 0 if the x or the y of a batch are constant. Its gradient is finite everywhere: it is set to 0
-    where the square root has no derivative, at coinciding vectors and at a correlation of 0.
+    It lies in [0, 1] up to rounding, in float32 or wider, and is 0 if the x or the y of a batch are constant. Its
+    gradient is finite everywhere: it is set to 0 where the square root has no derivative, at coinciding vectors and at
+    a correlation of 0.
 
     Source: Székely, Rizzo and Bakirov 2007, "Measuring and testing dependence by correlation of distances", Def. 4.
     """
@@ -103,8 +103,7 @@ def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _centered_distances(samples: Tensor) -> Tensor:
-    """Doubly centered matrices of the Euclidean distances of B samples in R^P, for each of M batches, [M, B, P] -> [M,
-    B, B].
+    """Doubly centered matrices of the Euclidean distances of B samples, for each of M batches: [M, B, P] -> [M, B, B].
 
     Samples are first divided by their largest norm, which cancels in the distance correlation. Distances are computed
     by one batched matrix product; those below its rounding error count as zero.

@@ -1,4 +1,4 @@
-"""Compares a stage's report (its receipt) with its releases of artificial data: records, orders and noise."""
+"""Tests a stage's receipt (its report on what it did) against releases of artificial data."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ BATCH = 4  # records of a message if the run's batch size is unknown
 
 
 class TrialRounds:
-    """Runs defense stages, all on images or all on smashed data, on rounds of artificial data: M clients with B records
-    each, or M groups of k clients.
+    """Runs defense stages on rounds of artificial data from M clients with B records each.
 
-    `lead` is (M, B), and `size` counts the numbers of one round's data. float64 shows smaller changes, but stages with
-    float32 weights need float32.
+    All stages take images, or all take smashed data; stages that mix get groups of these clients. `lead` is (M, B), and
+    `size` counts the numbers of one round's data. float64 shows smaller changes, but stages with float32 weights need
+    float32.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TrialRounds:
         return torch.rand(*self.lead, *self.shape, generator=Generator().manual_seed(seed), dtype=self.dtype)
 
     def play(self, data: Tensor, labels: Tensor, seed: int) -> tuple[Release, tuple[StageReceipt, ...]]:
-        """Run one round, with the random numbers and the noise of a seed."""
+        """Run one round; `seed` determines all random numbers and the noise."""
         given = one_hot(labels, CLASSES).to(data.dtype) if self._soft else labels
         once = any(stage.drawn == "once" for stage in self.stages)
         kept = Generator().manual_seed(seed + 1) if once else None
@@ -70,7 +70,7 @@ class TrialRounds:
         return self.play(self.data(), self.labels(), 0)[1][-1].receipt
 
     def of(self, messages: int) -> TrialRounds:
-        """The same trial with another number of messages."""
+        """The same trial with another number of messages, i.e. of clients or of mixed groups."""
         return TrialRounds(self.stages, self.shape, self.lead[1], messages, self.dtype)
 
 
@@ -80,8 +80,9 @@ def trial_of(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> TrialRounds | None:
-    """A trial run of these stages on artificial data, with the first data shape that they accept; None if there is
-    none. Arguments as in `measured.contradiction`.
+    """A trial run of these stages on artificial data of the first shape that they accept; None if they accept none.
+
+    Arguments as in `measured.contradiction`.
     """
     shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
     for known in shapes:
@@ -102,11 +103,11 @@ def receipt_of_trial(stage: Defense) -> Receipt | None:
     return None if trial is None else trial.receipt()
 
 
-DRAWS = 1_500  # releases of the same data from which the law of a noise is read
-_MOST_NUMBERS = 2 * 10**7  # most numbers in all draws together; above it, fewer draws are made
+DRAWS = 1_500  # number of releases of the same data from which the distribution of the noise is tested
+_MOST_NUMBERS = 2 * 10**7  # largest number of values in all draws together; for larger data, fewer draws are made
 _COORDINATES = 512
 _ORDERS = 200
-_OTHERS = 8  # releases whose mean is compared with one more release
+_OTHERS = 8  # number of releases whose mean is compared with one more release
 _KNOWN = (Noised, Permuted, Mixed, Nothing)
 _IN_THEIR_ROW = frozenset({"trains", "maps", "scales", "clips", "masks", "noises", "answers", "splits", "shortens"})
 """Effects by which a record stays in its own row."""
@@ -178,7 +179,7 @@ def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ..
 
 
 def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """A sentence if a record changes the release of other records, although the stage declares that it does not."""
+    """Yield a sentence if a record changes other records' releases, although the stage declares that it does not."""
     effects = stage.effects
     stays = effects is not None and (
         effects <= _IN_THEIR_ROW or (effects <= _IN_THEIR_ROW | {"permutes"} and not stage.over_batch)
@@ -206,7 +207,7 @@ def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
 
 
 def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """A sentence if a shuffle's permutations differ from its receipt, or are less uniform than the receipt claims."""
+    """Yield a sentence if a shuffle's permutations differ from its receipt, or are less uniform than it claims."""
     data, places, same_image = trial.data(), [], []
     first = trial.receipt()
     assert isinstance(first, Permuted)
@@ -235,12 +236,12 @@ def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
 
 
 def _equally_often(drawn: Tensor, tokens: int, *, whole: bool) -> Iterator[bool]:
-    """Test by χ² whether observed permutations, source places int64 [N, T] of T = `tokens` tokens, are uniform; yields
-    for each test whether it is passed.
+    """Test by χ² whether observed permutations are uniform; yield for each test whether it is passed.
 
-    The first test counts how often each source place goes to each place. If `whole` images are permuted, further tests
-    count how often each pair of source places occurs at two places. Places in one permutation exclude one another, so
-    their counts are more even than independent counts, and the tests are conservative.
+    `drawn` holds the source places of T = `tokens` tokens, int64 [N, T]. The first test counts how often each source
+    place goes to each place. If `whole` images are permuted, further tests count how often each pair of source places
+    occurs at two places. Places in one permutation exclude one another, so their counts are more even than independent
+    counts, and the tests are conservative.
     """
     counts = one_hot(drawn, tokens).sum(0).double()
     expected = len(drawn) / tokens
@@ -257,7 +258,7 @@ def _equally_often(drawn: Tensor, tokens: int, *, whole: bool) -> Iterator[bool]
 
 
 def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> Iterator[str]:
-    """A sentence if the noise of a stage differs from its receipt."""
+    """Yield a sentence if the noise of a stage differs from its receipt."""
     if receipt.covers == "release" and stage.place == "server" != receipt.added_by:
         yield (
             f"{stage.name} runs at the server, and its receipt says that a {receipt.added_by} adds the noise; noise "
@@ -300,8 +301,10 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
 
 
 def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
-    """Noise in K releases of the same data, divided by its declared scale: p coordinates of two clients' smashed data
-    and labels, float [K, p]. Every second release is computed with gradients, as in training.
+    """K releases of the same data, in units of the noise's declared scale: p coordinates of each, float [K, p].
+
+    The coordinates are the first and last ones of a release's smashed data and labels. Every second call is computed
+    with gradients, as in training.
     """
     size = prod(data.shape)
     count = min(DRAWS, max(64, _MOST_NUMBERS // size))
@@ -321,8 +324,9 @@ def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
 
 
 def _lacks_noise(trial: TrialRounds, data: Tensor, receipt: Noised) -> str:
-    """A sentence if a record, or a coordinate over all records, has less noise than declared; else "". All records of a
-    large batch are tested, whereas `_draws` reads a few coordinates only.
+    """A sentence if a record, or a coordinate over all records, has less noise than declared; otherwise "".
+
+    All records of a large batch are tested, whereas `_draws` reads a few coordinates only.
     """
     with torch.no_grad():
         made = [trial.play(data, trial.labels(), seed)[0].smashed.double().flatten(0, 1) for seed in range(1 + _OTHERS)]
@@ -341,9 +345,7 @@ def _ends(values: Tensor, releases: int, width: int) -> Tensor:
 
 
 def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
-    """A sentence if gradients that are sent back change by more than the certified ε assumes, or if their noise is not
-    as declared.
-    """
+    """Yield a sentence if returned gradients change by more than ε assumes, or if their noise is not as declared."""
     order = receipt.noise.distribution.norm
     assert receipt.clip is not None
     charged, shape = receipt.clip.sensitivity("replace_one", order), (2, 4, 16, 4)

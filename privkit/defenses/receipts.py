@@ -17,7 +17,7 @@ from privkit.shared.certificate import Certificate
 from privkit.torch_utils.alike import multiplicities
 
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
-"""The end of a `Nothing`'s reason, for a stage that adds no noise."""
+"""The end of the field `Nothing.reason`, for a stage that adds no noise."""
 
 _PLACED = "each token carries the position embedding of its place and so reveals that place: the shuffle hides no order"
 _UNSHOWN = (
@@ -42,7 +42,7 @@ class Nothing(Receipt):
     bound: ClipSet | None = None  # the set to which each image's smashed data are clipped; None if unbounded
     # which of T positions each of M messages kept, bool [M, T], or each of M·B images, [M·B, T]; None without masks
     masks: Tensor | None = None
-    stationary: bool = False  # whether every round has these masks
+    stationary: bool = False  # whether every round has the same masks
 
     @property
     def payload_share(self) -> float | None:
@@ -79,9 +79,10 @@ class Permuted(Receipt):
     # int64 [M, B, T]; output token (m, b, t) was token `source % T` of image `source // T`; images are numbered over
     # all messages, message by message
     source: Tensor
-    kept: int | None = None  # tokens that each image of a batch kept for certain; None if no token left its image
+    # number of tokens that each image of a batch certainly kept; None if no token left its image
+    kept: int | None = None
     variant: Variant = "final_shuffle"  # variant of Algorithm 2, for a shuffle over the batch
-    assumptions: tuple[str, ...] = ()  # sentences about these tokens, beside those of the count
+    assumptions: tuple[str, ...] = ()  # sentences about these tokens that are added to the certificate's assumptions
     proof: str = ""  # source of the count, if it is not the paper's own statement
     # False if tokens carry a position embedding, so that each reveals its place; None if it is unknown whether tokens
     # hide their places. In both cases nothing is proven.
@@ -94,8 +95,9 @@ class Permuted(Receipt):
 
     @property
     def multiplicities(self) -> list[int] | None:
-        """How often each different token occurs, in the image (or, if the shuffle moves tokens between images, the
-        batch) whose tokens have the fewest different orders; None if the tokens are unknown.
+        """How often each distinct token occurs in the image with the fewest different orders; None if it is unknown.
+
+        If the shuffle moves tokens between images, the batch with the fewest orders is taken.
         """
         if self.tokens is None or self.other_tokens:
             return None
@@ -124,7 +126,7 @@ class Permuted(Receipt):
         return (self.source // t == own).double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """A certificate that counts the possible orders of one message in one release; counts do not compose."""
+        """A certificate that states the number of possible orders of one message in one release."""
         if not self.hides_order:
             return Nothing(reason=_UNSHOWN if self.hides_order is None else _PLACED).certificate()
         _, b, t = self.source.shape
@@ -153,12 +155,12 @@ class Permuted(Receipt):
 class Mixed(Receipt):
     """Receipt of a stage that mixed messages of several clients without noise."""
 
-    ratios: Tensor  # float64 [G, k], weight λ_i of every seat in smashed data and labels; N_i/N with masks
-    present: Tensor  # bool [G, k], seats that were taken
-    masks: Tensor | None  # bool [G, k, T], the positions that each seat filled; None if the data were superposed
+    ratios: Tensor  # float64 [G, k], weight λ_i of each client of a group in data and labels; N_i/N with masks
+    present: Tensor  # bool [G, k], which places of a group hold a client
+    masks: Tensor | None  # bool [G, k, T], the positions that each client filled; None if data were added up
     published: bool = True  # whether the server learns ratios and masks
     shuffled: bool = False  # whether the mixed positions were permuted afterwards
-    drawn: str = "every_round"  # "every_round" or "once": whether the next round has new ratios or these
+    drawn: str = "every_round"  # "every_round" if each round has new ratios, "once" if all rounds have the same
 
     @property
     def counts(self) -> Tensor | None:

@@ -17,13 +17,13 @@ from privkit.shared.array import Array
 Law = Literal["gaussian", "laplace"]  # laws whose tests are derived
 
 LEVEL = 1e-6
-"""Chance that honest noise is refuted: in one comparison by all tests together, in repeated releases by each test."""
-ROUNDED = 0.01  # share by which noise may be below the declared scale: 0.67 may stand for 2/3
+"""Probability that correct noise is refuted: by all tests together on one release, by each test on many releases."""
+ROUNDED = 0.01  # share by which noise may be below the declared scale, since 0.67 may stand for 2/3
 _TESTS = 8
 _FLOAT = 2.0**-21  # relative error of a float32 number that was computed in a few steps
-_MOST = 256  # most rows or numbers whose combinations are tested; of more, a random choice
-_FAR = 1e100  # scales beyond which a difference is as good as any other
-_PAIRED = 96  # most rows or numbers whose pairs are compared; of more, a random choice
+_MOST = 256  # largest number of rows or columns whose combinations are tested; from more, some are drawn at random
+_FAR = 1e100  # largest difference in units of the scale; larger ones are cut, so that squares stay finite
+_PAIRED = 96  # largest number of rows or columns whose pairs are compared; from more, some are drawn at random
 _REPEATS = 0.1  # share of draws with an equal draw in the same coordinate above which noise counts as rounded
 
 
@@ -35,7 +35,7 @@ class _Shape:
     power: int  # the sum of (2/power)·|x|^power over N numbers is chi-squared with 2N/power degrees of freedom
     absolute: Callable[[Any], Any]  # distribution function of |x|
     apart: Callable[[Any], Any]  # distribution function of the distance of two numbers
-    margin: float  # margin of the smallest singular value of a matrix of draws, in deviations
+    margin: float  # margin of the smallest singular value of a matrix of draws, in standard deviations
 
 
 _SHAPES = {
@@ -65,14 +65,13 @@ def _shape(law: str) -> _Shape:
 def refuted_by(
     clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor, level: float = LEVEL, blur: float = 0.0
 ) -> str:
-    """Test whether `released − clean`, both float [N, ...], can be independent noise of the given law and scale;
-    returns the first finding as a clause that can follow "but", or "".
+    """Test whether `released − clean`, both float [N, ...], can be independent noise of the given law and scale.
 
-    Most tests look for less noise than declared: in total, in one of the N records, in one coordinate over all records,
-    and in sums, differences and other linear combinations of records or coordinates. If `clean` is wrong but
-    independent of the noise, the difference only becomes larger, so these tests raise no false alarm. The last test
-    checks the distribution; it runs only if the difference has the declared size, because a wrong `clean` changes the
-    distribution, too.
+    Returns the first finding as a clause that can follow "but", or "". Most tests look for less noise than declared: in
+    total, in one of the N records, in one coordinate over all records, and in sums, differences and other linear
+    combinations of records or coordinates. If `clean` is wrong but independent of the noise, the difference only
+    becomes larger, so these tests raise no false alarm. The last test checks the distribution; it runs only if the
+    difference has the declared size, because a wrong `clean` changes the distribution, too.
 
     Args:
         scale: standard deviation σ > 0, or b > 0 for Laplace noise; a tensor that broadcasts to `released`. Numbers
@@ -119,8 +118,9 @@ def _tests(
 
 
 def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor) -> float:
-    """Size of `released − clean` divided by the expected size of the declared noise, ≥ 0: a root mean square for
-    Gaussian noise, a mean absolute value for Laplace noise. It is about 1 if noise and `clean` are correct.
+    """Size of `released − clean` divided by the expected size of the declared noise, ≥ 0; about 1 if both are correct.
+
+    The size is a root mean square for Gaussian noise, and a mean absolute value for Laplace noise.
     """
     z, _, held = _standardized(clean, released, scale)
     size, freedom, power = _sizes(np.abs(z), held, law)
@@ -143,7 +143,7 @@ def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tup
 
 
 def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, Array, int]:
-    """Sizes with chi-squared sums, their degrees of freedom, and the power of the noise scale with which they grow."""
+    """Sizes of noise values whose sums are chi-squared, their degrees of freedom, and the power by which sizes grow."""
     power = _shape(law).power
     with np.errstate(over="ignore"):
         size = 2 / power * absolute**power
@@ -151,7 +151,7 @@ def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, A
 
 
 def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, float]:
-    """The least likely of several sums: its p-value, corrected for the number of sums, index, and relative size."""
+    """The least likely sum: its p-value (corrected for the number of sums), index, and size over the expected size."""
     known = freedom > 0
     ratio = np.where(known, total / np.maximum(freedom, 1.0), 1.0)
     odds = np.where(known & (ratio < (1 - ROUNDED) ** power), chdtr(np.maximum(freedom, 1.0), total), 1.0)
@@ -166,11 +166,11 @@ def _as_declared(ratio: float, freedom: float, power: int, level: float) -> bool
 
 
 def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
-    """Test whether two columns of standardized noise z [N, D] are nearly equal or opposite: the p-value, corrected for
-    the number of pairs, and the least likely difference.
+    """Test whether two columns of standardized noise z [N, D] are nearly equal or opposite.
 
-    Compares, over N records, the median and the maximum of the two columns' absolute differences (or sums) with
-    independent noise; rounding may change a difference by `slack`.
+    Returns the p-value, corrected for the number of pairs, and the least likely difference. The test compares, over N
+    records, the median and the maximum of the two columns' absolute differences (or sums) with independent noise;
+    rounding may change a difference by `slack`.
     """
     part = _some(z, _MOST, _PAIRED)
     rows, columns = part.shape
@@ -188,9 +188,10 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
 
 
 def _tied(z: Array) -> tuple[float, float]:
-    """Test whether linear combinations of the columns of standardized noise z [N, D] have too little noise: the
-    p-value, corrected for their number, and the least likely combination's size relative to its expected size. The
-    combinations are chosen on one half of the N records and tested on the other.
+    """Test whether linear combinations of the columns of standardized noise z [N, D] have too little noise.
+
+    Returns the p-value, corrected for the number of combinations, and the least likely combination's size relative to
+    its expected size. Combinations are chosen on one half of the N records and tested on the other.
     """
     part = _some(z, 8 * _MOST, _MOST)
     rows, columns = part.shape
@@ -228,9 +229,9 @@ def _other_law(absolute: Array, law: Law, ratio: float) -> float:
 
 
 def unlike(draws: Array, law: str) -> str:
-    """Test whether draws [K, p], the noise in p coordinates of K > p releases of the same data, are independent noise
-    of the given law with scale 1; returns the difference in words, or "".
+    """Test whether draws [K, p] are independent noise of the given law with scale 1; return the difference, or "".
 
+    A draw is the noise in p < K coordinates of one of K releases of the same data; constants in a column are ignored.
     Five tests check the size of the noise in its weakest direction, its distribution in each coordinate, its size over
     all coordinates of one draw, its largest number, and repeated numbers. Noise that is shared, mirrored or missing
     leaves a direction with little noise; clamped noise has no tail; rounded noise repeats.
@@ -261,14 +262,12 @@ def unlike(draws: Array, law: str) -> str:
 
 
 def _follows(values: Array, law: Callable[[Array], Array]) -> bool:
-    """Whether values agree with a distribution function, tested at `LEVEL`."""
+    """Whether values agree with a distribution function, by the Kolmogorov–Smirnov test at level `LEVEL`."""
     n = len(values)
     return bool(_furthest(law(np.sort(values))) <= sqrt(log(2 / LEVEL) / (2 * n)))
 
 
 def _furthest(expected: Array) -> float:
-    """The Kolmogorov–Smirnov distance, in [0, 1], of a sample from a distribution, whose function at the sorted sample
-    is `expected`.
-    """
+    """The Kolmogorov–Smirnov distance, in [0, 1]; `expected` is the distribution function at the sorted sample."""
     n = len(expected)
     return max(float((np.arange(1, n + 1) / n - expected).max()), float((expected - np.arange(n) / n).max()))

@@ -1,4 +1,4 @@
-"""Rules on the order of stages. They refuse orders for which a claim would be false or is not derived."""
+"""Rules on the order of defense stages; they refuse orders whose privacy claim would be false or is not derived."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from privkit.defenses.receipts import Nothing
 
 _PLACES = ("client", "mixer", "server")
 _OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"noises", "mixes"}))
-"""Effects, beside "trains", of a stage that may treat each coordinate alone."""
+"""Effects, beside "trains", of a stage that may treat each coordinate separately."""
 
 
 def check_chain(stages: Sequence[Defense]) -> None:
-    """Raise a `ValueError` if defense stages cannot run in this order, or if no privacy certificate is derived for
-    it.
-    """
+    """Raise a `ValueError` if these defense stages cannot form a chain, or if no certificate is derived for it."""
     for reason in _reasons(stages):
         raise ValueError(reason)
 
@@ -159,7 +157,7 @@ def _by_coordinate(stage: Defense) -> bool:
     """Whether a stage treats each coordinate separately, so that it commutes with a permutation.
 
     The stage's receipt decides: True if coordinates are clamped, or get noise with or without a clamp. A stage that
-    only changes the training leaves data unchanged, so it counts as True.
+    only changes the training counts as True.
     """
     if stage.effects == frozenset({"trains"}):
         return True

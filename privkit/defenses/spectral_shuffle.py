@@ -67,9 +67,10 @@ class SpectralShuffle(OnSmashed[Permuted]):
         return "input" if self.where == "image" else "smashed"
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """The server's trainable MLP, [..., T, 2D] -> [..., T, D] by layers 2D → 2D → D; None if images are
-        transformed. The input is first divided by the side of the transformed picture, because torch's initial weights
-        expect values of about 1.
+        """The server's trainable MLP of layers 2D → 2D → D for tokens [..., T, 2D]; None if images are transformed.
+
+        The input is first divided by the side of the transformed picture, because torch's initial weights expect values
+        of about 1.
 
         Source: the authors' repository (layers 1536 → 1536 → 768); GELU and the scale are privkit's.
         """

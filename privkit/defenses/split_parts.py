@@ -78,11 +78,11 @@ def _axis(ndim: int, by: PartsBy) -> int:
 
 
 def held_parts(rows: Tensor, defense: Defense, held: Sequence[str]) -> Tensor:
-    """The named parts of N released records ([N, T, D], [N, C, H, W] or [N, D]) that an adversary holds; the whole
-    records if `held` is empty or the defense splits nothing.
+    """The named parts of N released records, [N, T, D], [N, C, H, W] or [N, D], that an adversary holds.
 
     If parts consist of channels, the result has the held channels in order. If they consist of places (tokens or rows),
-    it has all places, with zeros at those that are not held.
+    it has all places, with zeros at those that are not held. If `held` is empty or the defense splits nothing, the
+    whole records are returned.
     """
     if not defense.storages or not held:
         return rows
