@@ -43,8 +43,6 @@ _SOUND = 0.5  # least share of the variance of own patches, and of mean patches 
 
 @dataclass(frozen=True, kw_only=True)
 class _ApproximateTokens:
-    """Tokens of the adversary's images from messages of different images, with their matched patches."""
-
     tokens: Tensor  # [N, T, D], in the order of the patches
     patches: Tensor  # [N, T, P]
     share: float  # share of patches whose token lay in their image's row, among sure matches

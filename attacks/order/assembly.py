@@ -47,7 +47,7 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Puzzles:
-    """M puzzles with the same frame. Each has as many pieces as places, S."""
+    """M puzzles with the same grids of places. Each has as many pieces as places, S."""
 
     unary: Array  # [M, S, S], log-odds of piece i in place s
     pairs: Array  # [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i
@@ -70,7 +70,7 @@ class Puzzles:
         return left
 
     def fit(self, at: Places) -> Array:
-        """Score [M, S] of the piece `at` each place: its unary score plus its pair scores with all neighbors."""
+        """Score [M, S] of the piece in each place, given by `at`: unary score plus pair scores with all neighbors."""
         m = np.arange(len(at))[:, None]
         around = np.concatenate([at, np.full_like(at[:, :1], self.frame.places)], 1)
         unary = self.unary[m, at, np.arange(self.frame.places)]
@@ -114,7 +114,7 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:
-    """Fill the empty places (−1) of int64 [M, S]; each step takes the place and piece with the highest score."""
+    """Fill the empty places (−1) of arrangements `at`, int64 [M, S], the best-scored piece and place first."""
     s, m = puzzles.frame.places, np.arange(len(at))
     around = np.concatenate([np.where(at < 0, s, at), np.full_like(at[:, :1], s)], 1)
     gain = puzzles.unary.transpose(0, 2, 1).copy()  # [M, S, S], the score of each place (row) and piece (column)
@@ -165,7 +165,7 @@ def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
 
 
 def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int) -> Places:
-    """Optimally re-assign the pieces of non-adjacent places: white, then black fields, both twice, then random sets."""
+    """Optimally re-assign pieces of non-adjacent places: a chess board's white, then black fields, then random sets."""
     frame, at, m = puzzles.frame, at.copy(), np.arange(len(at))[:, None, None]
     for number in range(rounds):
         draw = np.append(rng.random(frame.places), 2.0)

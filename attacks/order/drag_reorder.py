@@ -93,7 +93,7 @@ class Predicted:
         return (tokens - self.decoder.mean) / self.decoder.scale
 
     def source(self, view: View) -> Tensor:
-        """The guessed source of each token, int64 [N, T] (as in `Permutation.source`), if no token leaves its row."""
+        """The guessed number of each token in its message before the shuffle, int64 [N, T]; no token leaves its row."""
         places = self.places(patch_tokens(view.smashed).float())
         return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
 
@@ -104,7 +104,7 @@ def missing(tokens: Tensor) -> Tensor:
 
 
 def reordered(logits: Tensor, absent: Tensor) -> Tensor:
-    """Assign each token to its own place at the highest likelihood: int64 [N, T], from logits [N, T, T] of places.
+    """Assign tokens to distinct places with the highest likelihood: int64 [N, T], from logits [N, T, T] of places.
 
     Tokens that are `absent`, bool [N, T], take the remaining places.
 

@@ -87,9 +87,9 @@ class PlaceLaws:
 def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
     """Find tokens of the adversary's images in one common but unknown order, [N' ≤ N, T, D], by following each token.
 
-    All images of a round differ, in the first steps only slightly. `later` rounds are left for later queries. Raises
-    `NotApplicable` if too few rounds are allowed, if an answer is not finite, or if the images do not explain the
-    tokens.
+    `later` rounds are left for later queries. The images of a round are never equal, though in the first steps similar.
+    Raises `NotApplicable` if too few rounds are allowed, if an answer is not finite, or if the images do not explain
+    the tokens.
     """
     asker.must_have(2 * STEPS + later, "where tokens are followed from image to image")
     images = images[: min(_FOLLOWED, (asker.left - later) // STEPS * asker.whole)]
@@ -128,7 +128,7 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 
 
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
-    """Move each token, in views and in answers to queries, to the place that its distribution suggests.
+    """Move each token, in views and in answers to queries, to its likeliest place; the order of places is unknown.
 
     `later` query rounds are left for later use. Raises `NotApplicable` as `followed` does, and if a row mixes images.
     """

@@ -241,7 +241,10 @@ def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
 def _in_rows(
     asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, draws: Generator, once: Tensor
 ) -> Tensor:
-    """Read the adversary's tokens in order, [N, T, D], if they stay in their image's row; `once` comes first."""
+    """Read the adversary's tokens in order, [N, T, D], if they stay in their image's row.
+
+    `once` holds the tokens of the first round of images.
+    """
     repeated, chosen = label_images(patches, geometry, min(LABEL_IMAGES, asker.whole), draws)
     labels = labelled(chosen, asker.images(repeated))
     rows = torch.cat([once, asker.images(images[asker.whole :], asker.left)])

@@ -75,7 +75,7 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "reading own tokens")]
 
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
-        """Compute `read`, or reuse its result from an earlier attack; its query rounds count in both cases.
+        """Call `read`, or reuse its result from an earlier attack; its query rounds count in both cases.
 
         `given` are all inputs of `read`, and the answers so far, which identify the clients.
         """
@@ -288,8 +288,8 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
     relative to their message, gives a first affine map from a patch's principal components to its token. Then tokens
     are assigned to the predictions by Sinkhorn's iteration, the map is fitted again, and so on.
 
-    Returns the token of each patch; and two shares of the patches with an unambiguous token: those whose token is in
-    its image's row, and those whose token is in its own place.
+    Returns the token of each patch; and two shares of the patches with an unambiguous token: the share whose token is
+    in its image's row, and the share whose token is in its own place.
 
     Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998); the start is
     derived.

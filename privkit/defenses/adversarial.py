@@ -55,8 +55,6 @@ class Adversarial(Unchanged):
     frozen_block: FrozenBlock = False
 
     def companion(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int) -> nn.Module:
-        """The simulated attacker, a network from smashed data [N, *smashed_shape] to images [N, *image_shape]."""
-
         with seeded(torch.device("cpu"), seed):
             return SimulatedAttacker(smashed_shape, image_shape, self.width)
 
@@ -157,7 +155,6 @@ class Disco(Adversarial):
         return ("disco's filter learns through a sigmoid, since its choice of channels has no derivative",)
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module:
-        """A network that zeroes channels of N images' smashed data, [N, *smashed_shape], and keeps their shape."""
         channels = smashed_shape[0] if len(smashed_shape) == 3 else smashed_shape[-1]
         with seeded(torch.device("cpu"), seed):
             return ChannelFilter(channels, self.ratio, self.width)

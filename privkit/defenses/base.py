@@ -58,7 +58,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases one record or one client. The training loop counts it; a receipt reports one round."""
+    """How often a run releases data of a record or a client. The training loop counts; a receipt knows one round."""
 
     rounds: Count = 1  # rounds in which a client takes part
     epochs: Count = 1  # releases of one record over the run
@@ -76,7 +76,7 @@ ONE_RELEASE = ReleaseCount()  # one record, released once by a frozen lower segm
 
 
 class Receipt(ABC):
-    """Record of what one call of a defense did. Accountants read nothing else, and the server does not get it."""
+    """Record, for the accountants, of what one call of a defense did. The server does not get it."""
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
@@ -147,8 +147,8 @@ class Defense(Checked, ABC):
             random weights; "first" moves the server's first block to the client; "auto" is "first" on images if the
             server's segment has a block, and no block otherwise.
         published: whether the server learns `Release.weights`.
-        keeps_positions: whether position t of a release holds position t of the clients' smashed data; False for a
-            shuffle.
+        keeps_positions: whether position t of a release holds position t of the clients' smashed data. Stages with the
+            effect "permutes" need not declare it.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its ratio.
         storages: names of the parts into which the defense splits a release; empty if the release stays whole.
         parts_by: whether a part consists of channels or of places.
@@ -182,7 +182,7 @@ class Defense(Checked, ABC):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences for the defense's row in the report, for example on what it estimated."""
+        """Sentences about the defense that an audit reports, for example on what the defense estimated."""
         return ()
 
     def noiseless(self) -> Defense:
@@ -200,7 +200,8 @@ class Defense(Checked, ABC):
         """Defend the smashed data of one round.
 
         A defense that can draw its mixing ratios once per run has one more argument, `kept`: a generator on the device
-        of `smashed` with the same state in every round. If `kept` is None, the ratios are drawn from `generator`.
+        of `smashed` with the same state in every round. If ratios are drawn once and `kept` is None, they come from
+        seed 0.
 
         Args:
             smashed: float [M, B, ...], the smashed data of M clients for B images each; for a defense with `group` k >
@@ -212,8 +213,8 @@ class Defense(Checked, ABC):
                 meaningless and must get weight 0. Only mixing defenses read this.
 
         Returns:
-            The release of M batches of B images, differentiable in `smashed`; and the receipt, which states what the
-            defense proves about the release.
+            The release of M batches of B images, differentiable in `smashed`; and the receipt, which records what was
+            done.
 
         Raises:
             ValueError: if the smashed data or labels have a shape or type that the defense cannot take.
@@ -316,8 +317,8 @@ def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
     """Permute tokens over all messages and images: output token (m, b, t) is the input token number `rows[m, b, t]`.
 
     `tokens` are float [M, B, T, D], and `rows` int64 [M, B, T] is a permutation of 0..M·B·T−1, the numbers of the input
-    tokens in memory order. `Tensor.gather` with an expanded index has the fastest backward pass of torch's row gathers
-    on a CPU (7.6 ms for B=50, T=196, D=512 on two cores, where `index_select` takes 63 ms).
+    tokens in memory order. Of torch's row gathers on a CPU, `Tensor.gather` with an expanded index has the fastest
+    backward pass.
     """
     d = tokens.shape[-1]
     return tokens.reshape(-1, d).gather(0, rows.reshape(-1, 1).expand(-1, d)).view_as(tokens)

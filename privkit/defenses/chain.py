@@ -75,7 +75,7 @@ class Chain(Defense):
 
     @property
     def level(self) -> str:  # type: ignore[override]
-        """ "input", "smashed", or "both" if some stages take images and others smashed data."""
+        """What the stages take: "input" (images), "smashed", or "both"."""
         levels = {stage.level for stage in self.stages}
         return levels.pop() if len(levels) == 1 else "both"
 

@@ -1,4 +1,4 @@
-"""Computes the privacy certificate of noisy releases from their clip set, noise, mixing and number."""
+"""Computes the privacy certificate of noisy releases from the bound, the noise, the mixing and the release count."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SERVER_MIXES = "the server mixes and so gets each client's own noisy message: n
 
 @dataclass(frozen=True, kw_only=True)
 class Noised(Receipt):
-    """Receipt (what a defense stage proves about its release) of data that were bounded, noised and possibly mixed.
+    """Receipt (record for the accountants) of a stage that bounded data, added noise and possibly mixed clients.
 
     A server that adds noise to its gradients protects its own labels; then `covers` is "labels", and `clip` bounds the
     gradient of one image.

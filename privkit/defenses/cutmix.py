@@ -29,7 +29,7 @@ from privkit.torch_utils.patches import patchify, unpatchify
 
 
 class _MixedClients(Defense):
-    """Mixes the smashed data and labels of each group of clients; in a round, a client has one weight for all images.
+    """Mixes smashed data and labels of each group of clients; in a round, all images of a client get the same weight.
 
     Attributes:
         shuffled: whether the mixed positions are permuted, so that the release shows each client's share but not which
@@ -204,8 +204,8 @@ class ShuffledCutMix(RandomCutMix):
     shuffle adds no privacy in the certificate.
 
     The release's `weights` are each client's share λ_i of the positions, float [G, k, 1] for G groups of k clients.
-    They are not the masks, because the shuffle moves the positions. The receipt (what the defense proves; the server
-    does not get it) holds the masks before the shuffle.
+    They are not the masks, because the shuffle moves the positions. The receipt (which the server does not get) holds
+    the masks before the shuffle.
 
     Source: CutMixSL appendix B, Eq. 12 (positions of feature maps, too) and appendix C, "Shuffling".
 

@@ -78,17 +78,16 @@ class Denoising(OnSmashed[Nothing]):
 
     @abstractmethod
     def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
-        """Scale or mask the values [...]; the gradient is the derivative."""
+        """Scale or mask the values [...]; gradients are the true derivatives."""
 
     def applied(self, values: Tensor, generator: Generator | None = None) -> Tensor:
-        """Scale or mask the values [...]; the gradient passes as `variant` says."""
+        """Scale or mask the values [...]; gradients pass as `variant` says."""
         changed = self.changed(values, generator)
         if self.variant in ("exact", "logits"):
             return changed
         return changed.detach() + (values - values.detach())
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """Scale or mask smashed data; a stage on logits or with an "auto" setting acts at the server instead."""
         require_messages(self.name, smashed)
         unchanged = self.on_logits or self.automatic
         return smashed if unchanged else self.applied(smashed, generator), self.receipt
@@ -133,8 +132,8 @@ _SMALLEST = 1e-3  # smallest λ; with λ = 0, the server would get no signal and
 def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
     """One module, to run before the server's segment `upper`, for each denoising stage whose setting is "auto".
 
-    Raises `UsageError` if no noise stage lies directly before such a stage, or if the server's first layer with weights
-    is neither linear nor a convolution.
+    Raises `UsageError` if no noise stage lies directly before such a stage, or if the server's segment does not begin
+    with a linear layer or a convolution.
     """
     found: list[Denoiser] = []
     for before, stage in zip((None, *stages), stages, strict=False):
@@ -150,7 +149,7 @@ def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
 
 
 class Denoiser(_ServerStage):
-    """Scales or masks noisy smashed data by the best λ* or keep probability p*, re-estimated in every training round.
+    """Scales or masks noisy smashed data by the best scale λ* or keep probability p*, which it estimates in training.
 
     X̃ = X + Z are the arriving smashed data, with noise Z of variance σ², and M = (m_ij) is the matrix of the server's
     first layer. λ* and p* follow from A = ‖MX‖², B = Σ m_ij² x_j² and F = Σ m_ij². Since E‖MX̃‖² = A + σ²F and E Σ

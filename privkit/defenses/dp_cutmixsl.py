@@ -197,7 +197,7 @@ class DpMixSl(_MixedNoise):
     """Differentially private Mixup: releases Σ λ_i·s_i of clamped smashed data s_i, λ ~ Dirichlet, with Gaussian noise.
 
     Attributes:
-        concentration: parameter α_M > 0 of the symmetric Dirichlet law of the weights λ_i; infinite for λ_i = 1/k.
+        concentration: parameter α_M ≥ 1e-6 of the Dirichlet law of the weights λ_i; inf for λ_i = 1/k.
         site: the party that adds the noise. "mixer" adds it once, to the mixture (Eq. 15). With "client", each client
             adds noise before mixing (Eq. 5); then the noise in the mixture has the smaller variance σ²·Σλ_i².
         published: whether the server learns λ. ε is the same in both cases.
@@ -244,7 +244,7 @@ class DpCutMixSl(_MixedNoise):
     """Differentially private random CutMix: client i fills N_i of the N positions; Gaussian noise is added.
 
     Attributes:
-        concentration: parameter α_M > 0 of the Dirichlet-multinomial law of the counts N_i; infinite for counts as
+        concentration: parameter α_M ≥ 1e-6 of the Dirichlet-multinomial law of the counts N_i; inf for counts as
             equal as possible.
         site: the party that adds the noise: "client" before masking (Eq. 5-7, Algorithm 1), "mixer" after it (Eq. 16).
             On smashed data both give the same distribution; on labels, which are mixed with weights λ_i = N_i/N, noise

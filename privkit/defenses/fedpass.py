@@ -67,7 +67,6 @@ class FedPass(OnSmashed[Nothing]):
         )
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The map for passports equal to their means, on records [N, T, D], [N, C, H, W] or [N, D]."""
         means, *network = self._secret(smashed)
         return _passed(smashed, means.expand(len(smashed), *means.shape), *network)
 
@@ -96,7 +95,6 @@ def _drawn(
 
 
 def _passed(rows: Tensor, passports: Tensor, encoder: Tensor, decoder: Tensor) -> Tensor:
-    """Scale and shift each record of `rows` by the map of its passports, [N, 2, C]."""
     scale, bias = (leaky_relu(passports @ encoder) @ decoder).tanh().unbind(1)
     if rows.ndim == 4:
         return scale[..., None, None] * rows + bias[..., None, None]

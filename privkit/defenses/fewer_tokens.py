@@ -48,7 +48,6 @@ class TokenDropping(OnSmashed[Nothing]):
     at_inference: bool = True
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """Tokens [M, B, T, D] -> [M, B, T', D]; the receipt's masks [M·B, T] say which tokens stay."""
         m, b, t, d = require_tokens(self.name, smashed)
         left = tokens_left(self.keep, t)
         if left == t:

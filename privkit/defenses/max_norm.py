@@ -1,4 +1,4 @@
-"""Max-norm: the server gives all returned gradients of a message the same expected length."""
+"""Max-norm: the server gives all returned gradients of a message the same expected squared length."""
 
 from __future__ import annotations
 

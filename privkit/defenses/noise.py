@@ -27,7 +27,7 @@ _IN_PLACE = (
 
 
 def widened(values: Tensor) -> Tensor:
-    """The values as float32 or wider; bfloat16 rounds a bound of 0.15 up by 0.3 % and makes noise coarse."""
+    """The values as float32 or wider, since bfloat16 rounds a bound of 0.15 up by 0.3 % and makes noise coarse."""
     return values if values.dtype == torch.float64 else values.float()
 
 

@@ -80,7 +80,6 @@ class LabelDecorrelation(Unchanged):
     frozen_block: FrozenBlock = False
 
     def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor:
-        """Weighted distance correlation of each message, [M]."""
         return self.weight * distance_correlation(arrived.flatten(2), labels)
 
 
@@ -120,6 +119,5 @@ def _centered_distances(samples: Tensor) -> Tensor:
 
 
 def _root(x: Tensor, tiny: float) -> Tensor:
-    """√x, and 0 with gradient 0 for x ≤ tiny."""
     large = x > tiny
     return torch.where(large, torch.where(large, x, torch.ones_like(x)).sqrt(), torch.zeros_like(x))

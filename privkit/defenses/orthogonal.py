@@ -17,8 +17,6 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class _Mapped(Nothing):
-    """Receipt of a linear map of the features."""
-
     sent: float = 1.0  # share of the dimensions that travel, in (0, 1]
 
     @property
@@ -69,7 +67,6 @@ class OrthogonalMap(OnSmashed[_Mapped]):
         )
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The map on records [N, T, D], [N, D] or [N, C, H, W] (whose features are the channels)."""
         features = smashed.movedim(1, -1) if smashed.ndim == 4 else smashed
         left, width = self._left(features.shape[-1])
         q = _columns(width, left, self.matrix_seed, features.dtype, features.device)

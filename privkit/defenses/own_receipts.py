@@ -337,7 +337,6 @@ def _lacks_noise(trial: TrialRounds, data: Tensor, receipt: Noised) -> str:
 
 
 def _ends(values: Tensor, releases: int, width: int) -> Tensor:
-    """The first and last numbers of each release, [releases, ≤ width]."""
     flat = values.reshape(releases, -1)
     if flat.shape[1] <= width:
         return flat

@@ -33,7 +33,7 @@ _DRAWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing(Receipt):
-    """Receipt (what a defense stage proves about its release) of a stage that proves nothing, with the reason."""
+    """Receipt (record of what a defense stage did) of a stage that proves nothing, with the reason."""
 
     reason: str  # the reason, as the end of a sentence that begins "nothing is proven"
     quantities: Mapping[str, float] = field(default_factory=dict)  # named numbers behind the reason
@@ -46,7 +46,6 @@ class Nothing(Receipt):
 
     @property
     def payload_share(self) -> float | None:
-        """Share of positions that were sent, in [0, 1]; None without masks."""
         return None if self.masks is None else self.masks.double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:

@@ -206,7 +206,6 @@ def _tied(z: Array) -> tuple[float, float]:
 
 
 def _some(z: Array, rows: int, columns: int) -> Array:
-    """At most `rows` rows and `columns` columns of z, in random order."""
     draws = np.random.default_rng(0)
     return z[draws.permutation(len(z))[:rows]][:, draws.permutation(z.shape[1])[:columns]]
 
@@ -262,7 +261,6 @@ def unlike(draws: Array, law: str) -> str:
 
 
 def _follows(values: Array, law: Callable[[Array], Array]) -> bool:
-    """Whether values agree with a distribution function, by the Kolmogorov–Smirnov test at level `LEVEL`."""
     n = len(values)
     return bool(_furthest(law(np.sort(values))) <= sqrt(log(2 / LEVEL) / (2 * n)))
 
