@@ -198,7 +198,7 @@ def starts(puzzles: Puzzles) -> list[Places]:
 
 
 def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
-    """Coordinates (column, row) of each piece, [M, S, 2], such that the best matches are about one grid step apart.
+    """Coordinates (column, row) of S pieces of M puzzles, [M, S, 2], with the best matches about one grid step apart.
 
     Each match in `pairs` (as in `Puzzles`) is a spring, whose strength is its lead over the second-best match to the
     given power. Springs that stay stretched are dropped, more strictly in each round. With `mutual`, a match must be

@@ -28,9 +28,10 @@ _CONTRADICTED = 0.01  # largest share of pairs that came in both orders
 def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
     """Learn each place's token distribution, to find the places of tokens in releases from which tokens were dropped.
 
-    A token has the same numbers in every release of its image. So several releases (up to 96, of at most 500 images, in
-    whole rounds) reveal all of an image's tokens, and the order of any two. The tokens of a released row get the
-    likeliest places under these distributions that keep the tokens' order.
+    A token has the same numbers in every release of its image. So several releases of an image reveal all of its
+    tokens, and the order of any two. The attack queries up to 96 releases of about 500 images of `own`, by rounds of
+    `batch` images. The tokens of a released row get the likeliest places under these distributions that keep the
+    tokens' order.
 
     Returns a function from a view with L tokens per row, [N, L, D], to the tokens in their T places, [N, T, D], and
     bool [N, T]: whether a place has a token. Raises `NotApplicable` if most tokens come only once, if they come in

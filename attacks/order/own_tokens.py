@@ -271,7 +271,7 @@ def _unmixed(
 
 
 def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: int, passes: int) -> Tensor:
-    """Tokens [known, T, D] of the images `first`, combined over `passes` answers; `two` are the first two answers."""
+    """Tokens [known, T, D] of the images `first`, combined over up to `passes` answers, of which `two` are given."""
     seen = [*two, *(asker.round(first) for _ in range(min(passes, asker.left + 2) - 2))]
     return gathered([tokens[:known] for tokens in seen], asker.rows).tokens
 

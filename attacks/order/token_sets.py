@@ -26,7 +26,7 @@ class Shown:
     """Features of n images at each of T places, float64: of the patch [n, T, f]; of patch and image, [n, T, F]."""
 
     patch: Tensor  # principal components of the patch
-    all: Tensor  # these components, those of the whole image, and a 1
+    all: Tensor  # principal components of the patch and of the whole image, and a 1
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:

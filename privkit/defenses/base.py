@@ -249,7 +249,7 @@ class Defense(Checked, ABC):
 
         Args:
             images: the B images of each client, [M, B, C, H, W] in [0, 1].
-            smashed: their smashed data before `apply`, [M, B, ...].
+            smashed: the clients' smashed data before `apply`, [M, B, ...].
             companion: function that applies each client's extra network (made by the method `companion`, such as a
                 simulated attacker) to this client's smashed data; it takes [M·B, ...], client after client. None
                 without such networks.

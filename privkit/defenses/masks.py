@@ -89,7 +89,7 @@ def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -
     """Draw boxes of given areas in grids of rows × columns, each inside the previous one: bool [G, J, rows·columns].
 
     `areas` of J ≥ 1 boxes in each of G grids are float64 [G, J], shares of the grid in [0, 1], decreasing along J. A
-    box of area a is ⌈√a·rows⌉ high, and its width is chosen so that its area is nearest to a. So the number of its
+    box of area a is ⌈√a·rows⌉ high, and its width is chosen so that its area is nearest to a. So the box's number of
     positions differs from a·rows·columns by at most half its height. Its place is uniform inside the previous box (or
     in the grid, for the first box). The original Cutout lets boxes extend beyond the edge, which would make their areas
     random.

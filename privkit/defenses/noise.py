@@ -65,7 +65,7 @@ def unit_of(radius: float) -> float:
 
 
 def clipped(smashed: Tensor, bound: float | None, clip_by: ClipBy) -> Tensor:
-    """Clip smashed data [M, B, ...] to the set that `clip_set` describes; without a bound, only widen them."""
+    """Clip smashed data [M, B, ...] to the set that `clip_set` describes; without a bound, only widen their dtype."""
     if bound is None:
         return widened(smashed)
     return shrink(smashed, bound) if clip_by == "image" else clamp(smashed, -bound, bound)
@@ -137,7 +137,7 @@ class AddedNoise(OnSmashed[Noised]):
         place: the party that adds the noise: "client", "mixer" (trusted) or "server", whose noise does not protect
             against the server itself.
         at_inference: whether test images get noise, too.
-        noise_in_place: write the noise through `.data` into the client's own tensor, as accurate_sl's released code
+        noise_in_place: whether to write the noise through `.data` into the client's own tensor, as accurate_sl's code
             does: the release is the same, but the gradient of a Tanh before it is wrong. For reproduction only.
     """
 

@@ -264,7 +264,7 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
             f"{stage.name} runs at the server, and its receipt says that a {receipt.added_by} adds the noise; noise "
             "that a server adds to what it holds proves nothing: return added_by='server'"
         )
-    if not isinstance(receipt.mixing, NoMixing):  # privkit's are held against their laws by its tests
+    if not isinstance(receipt.mixing, NoMixing):  # privkit's tests compare its own mixing stages with their laws
         if is_own(stage):
             yield (
                 f"{stage.name} credits mixing with ratios that it draws itself, and their law was not measured; mix "

@@ -118,7 +118,7 @@ def _tests(
 
 
 def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor) -> float:
-    """Size of `released − clean` divided by the expected size of the declared noise, ≥ 0; about 1 if both are correct.
+    """Size of `released − clean` divided by the expected size of the declared noise, ≥ 0; about 1 for correct noise.
 
     The size is a root mean square for Gaussian noise, and a mean absolute value for Laplace noise.
     """
@@ -143,7 +143,7 @@ def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tup
 
 
 def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, Array, int]:
-    """Sizes of noise values whose sums are chi-squared, their degrees of freedom, and the power by which sizes grow."""
+    """Sizes of noise values whose sums are chi-squared, their degrees of freedom, and their power of the scale."""
     power = _shape(law).power
     with np.errstate(over="ignore"):
         size = 2 / power * absolute**power
@@ -231,12 +231,12 @@ def unlike(draws: Array, law: str) -> str:
     """Test whether draws [K, p] are independent noise of the given law with scale 1; return the difference, or "".
 
     A draw is the noise in p < K coordinates of one of K releases of the same data; constants in a column are ignored.
-    Five tests check the size of the noise in its weakest direction, its distribution in each coordinate, its size over
-    all coordinates of one draw, its largest number, and repeated numbers. Noise that is shared, mirrored or missing
-    leaves a direction with little noise; clamped noise has no tail; rounded noise repeats.
+    Five tests check the size of the noise in its weakest direction, the distribution of its numbers, its size over all
+    coordinates of one draw, its largest number, and repeated numbers. Noise that is shared, mirrored or missing leaves
+    a direction with little noise; clamped noise has no tail; rounded noise repeats.
 
     Source: Davidson and Szarek 2001, Theorem II.13, for the smallest singular value of Gaussian noise; Bai and Yin 1993
-    for the one of Laplace noise, here with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).
+    for Laplace noise, here with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).
     """
     shape, (k, p) = _shape(law), draws.shape
     if p > 1 and (np.diff(np.sort(draws, 0), axis=0) == 0).mean() > _REPEATS:
