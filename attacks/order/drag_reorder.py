@@ -93,7 +93,7 @@ class Predicted:
         return (tokens - self.decoder.mean) / self.decoder.scale
 
     def source(self, view: View) -> Tensor:
-        """The guessed number of each token in its message before the shuffle, int64 [N, T]; no token leaves its row."""
+        """The guessed index of each token in its message before the shuffle, int64 [N, T]; no token leaves its row."""
         places = self.places(patch_tokens(view.smashed).float())
         return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
 

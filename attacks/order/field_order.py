@@ -116,7 +116,7 @@ def _must_have_fields(view: View, columns: int) -> None:
 
 
 def _tokens_of_columns(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
-    """Find the token of each column in released rows [N, C, D]: its number in the row, int64 [N, C].
+    """Find the token of each column in released rows [N, C, D]: its index in the row, int64 [N, C].
 
     `tokens` [M, C, D] belong to the adversary's records `own` [M, C], in the order of columns. The assignment has the
     smallest sum of squared distances to the column's nearest token, or with `by="mean"` to the mean of its tokens. Also

@@ -67,7 +67,7 @@ class PlaceLaws:
         )
 
     def order(self, rows: Tensor) -> Tensor:
-        """The number of the likeliest token for each place, int64 [N, T]; each token of [N, T, D] gets one place."""
+        """The index of the likeliest token for each place, int64 [N, T]; each token of [N, T, D] gets one place."""
         return hungarian(self.costs(rows))
 
     def costs(self, rows: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ class Receipt(ABC):
 
     @property
     def log10_alike(self) -> float:
-        """log10 of the largest number of token orders of a message (or image) that look alike; 0 without a shuffle."""
+        """log10 of the number of token orders that look the same, in the message with the most; 0 without a shuffle."""
         return 0.0
 
     @property
@@ -118,10 +118,9 @@ _NEGLIGIBLE = 1e-12
 
 
 class Defense(Checked, ABC):
-    """One defense of split learning, as a frozen dataclass. `apply` defends one round's smashed data; the other methods
-    are optional hooks.
+    """A defense of split learning: `apply` defends one round's smashed data, and other methods are optional hooks.
 
-    The range in a field's annotation is checked at construction (`privkit.constraints`).
+    Defenses are frozen dataclasses. The range in a field's annotation is checked at construction.
 
     Attributes:
         name: name in the registry.
@@ -314,7 +313,7 @@ def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
 
 
 def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
-    """Permute tokens over all messages and images: output token (m, b, t) is the input token number `rows[m, b, t]`.
+    """Permute tokens over all messages and images: output token (m, b, t) is input token number `rows[m, b, t]`.
 
     `tokens` are float [M, B, T, D], and `rows` int64 [M, B, T] is a permutation of 0..M·B·T−1, the numbers of the input
     tokens in memory order. Of torch's row gathers on a CPU, `Tensor.gather` with an expanded index has the fastest

@@ -129,7 +129,7 @@ def _parts(step: StageReceipt) -> dict[str, int]:
 def _of_parts(steps: Sequence[StageReceipt], noise: int, split: int, release_count: ReleaseCount) -> dict[str, float]:
     """ε against an adversary who holds a single part of a release, by the part's name.
 
-    `noise` and `split` are the numbers of the steps that add the noise and split the release. The noise is independent
+    `noise` and `split` are the indices of the steps that add the noise and split the release. The noise is independent
     in every coordinate, so only this part's coordinates count. This requires clipping by coordinate. It also requires
     that nothing after the noise carries one part's data into another: no stage, no lower segment, and no server that
     trains several clients on all parts. Otherwise the result is empty, and the ε of the whole release holds.
@@ -275,7 +275,7 @@ def run(
 ) -> tuple[Release, tuple[StageReceipt, ...]]:
     """Apply the stages of a chain of defenses one after the other to M batches of B images, one batch per client.
 
-    `groups` holds, for a stage that mixes, the numbers of the k batches in each of G groups, int64 [G, k]; −1 marks an
+    `groups` holds, for a stage that mixes, the indices of the k batches in each of G groups, int64 [G, k]; −1 marks an
     empty place. `kept` is the generator of ratios that are drawn once. Returns the last stage's release, whose weights
     are the product of all published mixing weights; and each stage with its receipt.
     """

@@ -204,9 +204,7 @@ class _Pair:
         return data, other
 
     def released(self) -> tuple[Release, Release] | None:
-        """Both batches' releases. If a stage refuses the data, smaller data are tried; None if it refuses these as
-        well.
-        """
+        """Both batches' releases. If a stage refuses the data, smaller data are tried; None if it refuses all."""
         for into in (None, torch.tanh, torch.sigmoid):
             if into is not None:
                 self.data, self.other = into(self.data / self.scale), into(self.other / self.scale)

@@ -14,7 +14,7 @@ from privkit.defenses.receipts import Permuted
 
 
 def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
-    """Draw a permutation of every image's tokens: their numbers among all m·b·t tokens, int64 [m, b, t]."""
+    """Draw a permutation of every image's tokens: their indices among all m·b·t tokens, int64 [m, b, t]."""
     first = t * torch.arange(m * b, device=generator.device).unsqueeze(1)
     return (uniform_permutations(m * b, t, generator) + first).view(m, b, t)
 
