@@ -1,9 +1,9 @@
-"""Privacy filters: a limit on a number that is summed over all charges. The limit holds even if charges depend on
-earlier releases.
+"""Privacy filters: a limit on one cost, summed over all charges, that keeps a budget even if charges depend on
+releases.
 
-A ledger that takes the best of many bounds needs charges that are fixed in advance. Otherwise the best bound and the
-end of the run would depend on the releases. A filter chooses one bound before the first release. A run that stops
-before the limit keeps the budget, even if each charge was chosen from earlier releases.
+A ledger that takes the best of many bounds needs charges (recorded releases) that are fixed in advance. Otherwise the
+best bound and the end of the run would depend on the releases. A filter chooses one bound before the first release. A
+run that stops before the limit keeps the budget, even if each charge was chosen from earlier releases.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Filter:
 
     @property
     def run(self) -> Steps:
-        """A run that costs the whole limit; a certificate takes its ρ and μ from it."""
+        """A run that costs the whole limit. Certificates take ρ (zCDP) and μ (Gaussian DP) from this run."""
         if self.at == 0:
             return [(GaussianRelease(mu=sqrt(self.limit)), 1)]
         curve = np.where(np.arange(USUAL_ORDERS.size) == self.at - 1, self.limit, inf)
@@ -82,10 +82,10 @@ class Filter:
 
 
 def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
-    """The filter that keeps a budget and admits the most repetitions of the first charge.
+    """Choose the filter that keeps a budget and admits the most repetitions of the first charge.
 
-    `cost` [1 + A] is the first charge's: its μ², then its Rényi divergence at A orders. It raises a ValueError if the
-    budget does not admit even this charge.
+    `cost` [1 + A] is the cost of the first charge: μ², then the Rényi divergence at A orders. Raises ValueError if
+    every filter has a limit ≤ 0 or an infinite cost. The chosen filter may still refuse the first charge.
 
     Source: derived: the choice is made before the first release, so it depends on no release.
     """

@@ -20,7 +20,8 @@ MECHANISM = ', "mechanism": '  # text before the mechanism, the last field of a 
 
 
 class LedgerError(ValueError):
-    """A ledger that is damaged, closed or in use by another process, or a file that is not a ledger."""
+    """Raised if a ledger is damaged, closed, not writable or in use by another process, or if a file is not a
+    ledger."""
 
 
 class LedgerFile:
@@ -69,7 +70,7 @@ class LedgerFile:
     def append(self, fields: str) -> None:
         """Number a line, write it, and return once it is on disk.
 
-        `fields` is the JSON text between the braces, ASCII only. `LedgerError` is raised if the disk is full, or if the
+        `fields` is the JSON text between the braces, ASCII only. Raises `LedgerError` if the disk is full, or if the
         file is closed or was changed (see `check`).
         """
         self.check()
@@ -130,7 +131,6 @@ class LedgerFile:
             self.remarks += (f"this folder has no file locks ({error.strerror}): {alone}",)
 
     def _take_up(self) -> None:
-        """Read and check the file on disk; remove an incomplete last line."""
         self._file.seek(0)
         head, newline, tail = self._file.readall().rpartition(b"\n")
         for line in head.split(b"\n") if newline else ():
@@ -209,7 +209,8 @@ def _mechanism_of_json(text: str) -> SplitMechanism:
 
 
 def charge_of_line(line: str) -> tuple[SplitMechanism, int, tuple[float, float] | None]:
-    """The mechanism, its rounds, and the budget (ε, δ) of the filter that admitted the charge, or None."""
+    """Parse a line of a ledger: the mechanism, its number of rounds, and the budget (ε, δ) of the filter that admitted
+    the charge. The budget is None without a filter."""
     head, _, text = line.partition(MECHANISM)  # cannot stand in the note, whose quotes are escaped
     fields = json.loads(head + "}")
     kept = fields.get("filter")

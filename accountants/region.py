@@ -52,11 +52,11 @@ class Region:
 
     @property
     def advantage(self) -> float:
-        """The largest TPR − FPR, in [0, 1]: the total variation, if ε = 0 is among the nodes."""
+        """The largest TPR − FPR, in [0, 1]: the total variation, if ε = 0 is among the `epsilons`."""
         return float(np.min(np.tanh(self.epsilons / 2) * (1 - self.deltas) + self.deltas))
 
     def limits(self) -> Limits:
-        """The largest true positive rates on a grid of false positive rates, as rows and figures show them."""
+        """The largest true positive rates on a grid of false positive rates, as reports show them."""
         rates = np.union1d([0.0, *PRIORS], np.concatenate([np.geomspace(1e-4, 0.1, 22), np.linspace(0.1, 1.0, 28)]))
         return Limits(
             advantage=self.advantage,
@@ -69,8 +69,8 @@ def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
     """The true and false positive rates that a mechanism allows an attack, from its smallest proven δ at 257 values of
     ε.
 
-    These values range from 0 to the ε at which δ is 1e-9. With `tight`, privacy loss distributions may be composed
-    numerically.
+    These values range from 0 to the ε at which δ is 1e-9, at most 700. With `tight`, privacy loss distributions may be
+    composed numerically.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})

@@ -84,7 +84,7 @@ class GaussianPrior:
         return cls(mean=rows.mean(0), directions=(basis * np.sqrt(variances.clip(min=0)))[:, -kept:])
 
     def draw(self, count: int, generator: np.random.Generator) -> Array:
-        """Records [count, d] of this prior."""
+        """Draw records of this prior: [count, d]."""
         return self.mean + generator.standard_normal((count, self.directions.shape[1])) @ self.directions.T
 
 
@@ -127,7 +127,8 @@ def error_floor(
     lipschitz: float | None = None,
     seed: int = 0,
 ) -> ErrorFloor:
-    """The least mean squared error per coordinate of any reconstruction of a record x from R releases f(x) + N(0, σ²I).
+    """Bound from below the mean squared error per coordinate of any reconstruction of a record x from R releases f(x) +
+    N(0, σ²I).
 
     The record has d coordinates and is drawn from the prior, whose directions are L. With J the derivative of f along
     L, the releases add the information A = (R/σ²)·E JᵀJ to the prior. So the error per coordinate is at least tr[LᵀL (I
@@ -225,7 +226,6 @@ def error_floor(
 
 
 def _derivatives(along: Along, record: Array, directions: Array) -> Array:
-    """The derivatives that `along` gives, [m, k], checked."""
     seen, wanted = np.asarray(along(record, directions), np.float64), directions.shape[1]
     if seen.shape != (len(seen), wanted) or not np.isfinite(seen).all():
         raise ValueError(

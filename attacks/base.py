@@ -14,11 +14,11 @@ from privkit.shared.threat_models import ThreatModel
 
 
 class NotApplicable(Exception):
-    """The attack cannot be mounted on these recorded messages with this knowledge; the message says why."""
+    """Raised if the attack cannot be mounted on these recorded messages with this knowledge; the message says why."""
 
 
 class AttackDiverged(Exception):
-    """The attack's training ended in NaN or infinity; the message says where."""
+    """Raised if the attack's training ended in NaN or infinity; the message says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,8 @@ class QueryResult:
         return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
-        """For each sent image, the index of its released row, int64 [images]; raises `NotApplicable` if it has none.
+        """For each sent image, the index of its released row, int64 [images]; raises `NotApplicable` unless each row
+        belongs to one image and each image has one row.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -101,9 +102,8 @@ class TrainingClients(Protocol):
     """The clients in training, for a malicious server, whose only power is to answer with any gradient."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Run one round: clients send private images, get the gradient that `answer` computes from the view (with
-        labels; shaped like its `smashed`), and learn from it.
-        """
+        """Run one training round: clients send private images with labels, and learn from the gradient that `answer`
+        computes from this view. The gradient has the shape of the view's `smashed`."""
 
     def views(self) -> list[View]:
         """Releases of the attacked images by the clients in their present state, with the recorded number of passes."""
@@ -166,7 +166,8 @@ class Session(Protocol):
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Whether to double a training once more, after its first `epochs` or after an earlier doubling."""
+        """Whether a training that was planned for `epochs` epochs is doubled (once more), given its objective after
+        each epoch."""
         return False
 
 
@@ -320,7 +321,7 @@ def lacking(attack: AnyAttack, observation: Observation) -> list[str]:
 
 
 def given(field: Value | None) -> Value:
-    """The value of an observation's field that `require` has checked, for the type checker."""
+    """Return a field of an observation that `require` has checked. The type checker then knows that it is not None."""
     assert field is not None
     return field
 

@@ -33,7 +33,8 @@ class Geometry:
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> Geometry:
         """Read the layout from a release [N, T, D] or [N, D, h, w] and from the images' shape (C, H, W).
 
-        One more leading token counts as a class token. Tokens that are no square grid of square patches are refused.
+        One more leading token counts as a class token. Raises `NotApplicable` if the tokens do not stand for a grid of
+        square patches.
         """
         _, h, w = image_shape
         front = class_tokens(release)
@@ -65,7 +66,7 @@ def as_tokens(release: Tensor) -> Tensor:
 
 
 def patch_tokens(release: Tensor) -> Tensor:
-    """`as_tokens` without a class token."""
+    """Tokens [N, T, D] of a release, without a class token; see `as_tokens`."""
     return as_tokens(release)[:, class_tokens(release) :]
 
 

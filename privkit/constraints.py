@@ -137,8 +137,6 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """The test that belongs to an annotation, with the allowed values in words."""
-
     words: str = ""  # empty if it constrains nothing
     test: _Test | None = None  # None if nothing is checked
 
@@ -250,7 +248,6 @@ def _advised(rule: _Rule, advice: str) -> _Rule:
 
 
 def _limits(hint: Any) -> dict[str, Any]:
-    """The bounds in an annotation, under the names of `real`'s arguments."""
     names = {"gt": "above", "ge": "least", "le": "most", "lt": "below", "multiple_of": "step"}
     parts = hint.__metadata__
     return {name: getattr(part, bound) for part in parts for bound, name in names.items() if hasattr(part, bound)}

@@ -40,8 +40,8 @@ def epsilon_one_run(
     delta: float,
     guesses: tuple[int, int] | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on ε from one run with many canaries (records that the auditor inserts or leaves out, each by a fair
-    coin).
+    """Compute a lower bound on ε from one run with many canaries (records that the auditor inserts or leaves out, each
+    by a fair coin).
 
     The attack guesses "member" (inserted) for the highest scores and "non-member" for the lowest. It abstains on the
     rest, and on scores that tie at the border, so that the guesses depend on the pooled scores alone. If many scores
@@ -114,13 +114,14 @@ def ceiling_one_run(
 class _Trial:
     correct: int
     asked: tuple[int, int]  # numbers of guesses "member" and "non-member"
-    threshold: float | None  # score from which on the attack guesses "member"
+    threshold: float | None  # lowest score that is guessed "member"; None without such a guess
 
 
 def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
-    """Guess "member" for `top` highest and "non-member" for `bottom` lowest scores, without ties at a border."""
+    """Count right guesses, "member" for `top` highest and "non-member" for `bottom` lowest scores, without ties at a
+    border."""
     pooled = np.sort(np.concatenate([members, others]))
-    # The score just outside either group; what equals it is abstained on.
+    # The score just outside either group; the attack abstains on all scores equal to it.
     under = pooled[-top - 1] if top < pooled.size else -inf
     over = pooled[bottom] if bottom < pooled.size else inf
     high = [int(x.size - np.searchsorted(x, under, "right")) if top else 0 for x in (members, others)]
@@ -130,7 +131,8 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """Numbers of guesses to try: m/2^j on either side and on both, if large enough to reject ε = 0."""
+    """The numbers of "member" and "non-member" guesses to try: m/2^j on either side and on both, if they can reject ε =
+    0."""
     fewest = log2(1 / error)
     sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]
@@ -171,7 +173,8 @@ def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: flo
 
 
 def fairly_split(members: int, others: int) -> int:
-    """The number of canaries. ValueError if fair coins would hardly ever give this split into members and others."""
+    """Return the number of canaries. Raises ValueError if fair coins give a split as uneven as this one with
+    probability below 1e-9."""
     canaries = members + others
     if (odds := float(2 * bdtr(min(members, others), canaries, 0.5))) < _UNLIKELY_COINS:
         raise ValueError(
@@ -182,7 +185,8 @@ def fairly_split(members: int, others: int) -> int:
 
 
 def guess_numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
-    """Checks and returns the numbers of guesses: at least one in sum, and at most the number of canaries."""
+    """Return the numbers of "member" and "non-member" guesses. Raises ValueError unless they are whole numbers ≥ 0 with
+    a sum between 1 and the number of canaries."""
     if not isinstance(guesses, tuple) or len(guesses) != 2:
         raise ValueError(f'guesses must be two whole numbers ("member", "non-member"), got {guesses!r}')
     top, bottom = (validate.whole("guesses", number, least=0) for number in guesses)

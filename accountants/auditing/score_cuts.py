@@ -16,13 +16,15 @@ _Counts = NDArray[np.int64]
 
 
 def levels(confidence: float, delta: float) -> tuple[float, float]:
-    """The error probability 1 − confidence, and δ. ValueError if confidence is outside (0, 1) or δ outside [0, 1)."""
+    """The error probability 1 − confidence, and δ. Raises ValueError if confidence is outside (0, 1) or δ outside [0,
+    1)."""
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
     return error, validate.real("delta", delta, least=0, below=1)
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """The sorted scores. ValueError for values without an order, such as NaN."""
+    """Sort the scores: float [n]. Raises ValueError, which quotes `name`, unless `values` is a list of at least one
+    finite number."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -50,7 +52,8 @@ class Cuts:
 
     @classmethod
     def of(cls, members: Array, others: Array) -> Cuts:
-        """All cuts that the sorted scores distinguish, by increasing threshold; the last one accuses nobody."""
+        """All thresholds that the sorted scores distinguish, in increasing order. The last one is infinite: it accuses
+        nobody."""
         thresholds = np.append(np.union1d(members, others), inf)
         missed = np.searchsorted(members, thresholds, "left")
         alarms = others.size - np.searchsorted(others, thresholds, "left")
@@ -84,7 +87,7 @@ class Cuts:
         )
 
     def hull(self) -> Cuts:
-        """Corners of the ROC curve's convex hull, both ends included."""
+        """Keep the thresholds at the corners of the ROC curve's convex hull, both ends included."""
         corners: list[int] = []
         points = list(zip(self.missed.tolist(), (-self.alarms).tolist(), strict=True))
         for at, (x, y) in enumerate(points):
@@ -98,13 +101,15 @@ class Cuts:
 
 
 def lower(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
-    """One-sided lower Clopper–Pearson limit of a probability; 0 without a success."""
+    """One-sided lower Clopper–Pearson limit of a probability, which fails with probability `error`; 0 without a
+    success."""
     k = np.asarray(successes, float)
     return np.where(k > 0, betaincinv(np.maximum(k, 1), trials - np.maximum(k, 1) + 1, error), 0.0)
 
 
 def upper(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
-    """One-sided upper Clopper–Pearson limit of a probability; 1 without a failure."""
+    """One-sided upper Clopper–Pearson limit of a probability, which fails with probability `error`; 1 without a
+    failure."""
     k = np.asarray(successes, float)
     inside = np.minimum(k, trials - 1)
     return np.where(k < trials, betainccinv(inside + 1, trials - inside, error), 1.0)
@@ -115,6 +120,6 @@ def _at_least(ordered: Array, threshold: float) -> int:
 
 
 def halved(number: int) -> _Counts:
-    """The whole numbers ⌈n/2^j⌉, from large to 1."""
+    """The whole numbers ⌈n/2^j⌉ for j = 0, 1, …, from n down to 1."""
     shifts = np.arange((number - 1).bit_length() + 1)
     return -(-number // (1 << shifts.astype(np.int64)))

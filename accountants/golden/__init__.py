@@ -1,4 +1,4 @@
-"""Reference values of the numbers on which certificates rest (`cases.jsonl`). `privkit doctor` recomputes them."""
+"""Reference values (`cases.jsonl`) for the accountants' results. `privkit doctor` recomputes them."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def rdp(mechanism: Specification, order: float) -> float:
 
 
 def calibrated_sigma(mechanism: Specification, epsilon: float, delta: float) -> float:
-    """σ with which a specification reaches a target ε."""
+    """The smallest σ with which a specification is proven (ε, δ)-DP."""
     return calibrate(from_json(mechanism), "sigma", epsilon=epsilon, delta=delta).value
 
 
 def cases() -> tuple[Case, ...]:
-    """All cases that ship with the package."""
+    """All reference values that ship with the package."""
     return read_cases(__name__, "cases.jsonl", globals())

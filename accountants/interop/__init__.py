@@ -1,4 +1,5 @@
-"""Other accounting libraries: mechanisms as events of dp_accounting, and privkit as an accountant of opacus."""
+"""Bridges to other accounting libraries: dp_accounting events for mechanisms, and privkit as an accountant of
+opacus."""
 
 from __future__ import annotations
 

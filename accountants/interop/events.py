@@ -1,4 +1,4 @@
-"""Mechanisms as events of dp_accounting, if it has an event with the same meaning."""
+"""Translate mechanisms into events of dp_accounting, if this library has an event with the same meaning."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ class Event:
     accountants: tuple[
         _Accountant, ...
     ]  # the accountants that take the event: "rdp" (`RdpAccountant`), "pld" (`PLDAccountant`)
-    orders: tuple[float, ...] | None = None  # orders to give to `RdpAccountant`; None for its own
+    orders: tuple[float, ...] | None = None  # orders to give to `RdpAccountant`; None for its defaults
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
-    """The event of dp_accounting that means the same as a mechanism; in one case, an event that costs more.
+    """Translate a mechanism into the event of dp_accounting with the same meaning; in one case, into an event that
+    costs more.
 
-    This case is secret places of uneven ratios: sampled clients take secret places in a mixture whose fixed mixing
-    ratios differ. dp_accounting has no event for the mean over the places. The event then describes the place with the
-    largest ratio, so its ε is an upper bound, and privkit's ε is smaller.
+    In this case, sampled clients take secret places in a mixture whose fixed mixing ratios differ. dp_accounting has no
+    event for the mean over the places. The event then describes the place with the largest ratio, so its ε is an upper
+    bound, and privkit's ε is smaller.
 
     The noise multiplier is 1/μ: the noise divided by the largest distance between the releases of two neighbors.
     dp_accounting itself divides the noise by one record's norm, but its accountants disagree on the cost of a
@@ -136,7 +137,8 @@ def _updates(updates: PrivateUpdates) -> DpEvent:
 
 
 def _multiplier(shift: float) -> float:
-    """The noise over the neighbors' distance as a float, since dp_accounting misprices integers and float32."""
+    """Divide the noise by the neighbors' distance. The result is a float, since dp_accounting misprices integers and
+    float32."""
     multiplier = 1 / float(shift) if shift > 0 else inf
     if multiplier == inf:
         raise ValueError(f"the release does not depend on the record (shift {shift:g}), for which there is no event")

@@ -16,9 +16,9 @@ from privkit.accountants.compile import bounds
 
 _NAME = "privkit"
 MOST_KINDS = 32
-"""Kinds of steps above which a history is composed by Rényi curves alone: each would need a transform of its own."""
+"""With more kinds of steps, only Rényi curves are composed: numerical composition needs a transform for each kind."""
 _ORDERS = np.union1d(renyi.ORDERS, RDPAccountant.DEFAULT_ALPHAS)
-"""Orders tried, with all of opacus' own, so that ε is never above that of its Rényi accountant."""
+"""Rényi orders to try. They contain opacus' own, so that ε is never above the ε of its Rényi accountant."""
 _ELSEWHERE = ("alphas", "eps_error", "delta_error")  # options of opacus' own accountants, which have no meaning here
 _Step = tuple[float, float, int]
 
@@ -47,7 +47,8 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         self.history: list[_Step] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Count one step of the optimizer: its noise over the clipping norm, ≥ 0, and its sampling rate in (0, 1]."""
+        """Count one step of the optimizer. `noise_multiplier` ≥ 0 is the noise's standard deviation divided by the
+        clipping norm; `sample_rate` lies in (0, 1]."""
         sigma, rate, _ = _checked_entry((noise_multiplier, sample_rate, 1))
         if self.history and tuple(self.history[-1][:2]) == (sigma, rate):
             self.history[-1] = (sigma, rate, self.history[-1][2] + 1)
@@ -60,8 +61,8 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
 
         Args:
             delta: δ in (0, 1).
-            poisson: whether batches are Poisson-sampled, the default of `make_private`. If not, sampling earns no
-                credit, and neighbors differ by replacing one record with a record without a gradient.
+            poisson: whether batches are Poisson-sampled, the default of `make_private`. If not, ε is computed as if
+                every record took part in every step, and neighbors replace one record by a record without a gradient.
             options: options of opacus' own accountants (alphas, eps_error, delta_error); they have no effect.
         """
         target = validate.delta(delta)

@@ -1,4 +1,4 @@
-"""σ-privacy: what permutation counts of patch and batch shuffling prove, and why it is not DP."""
+"""Certificates of patch and batch shuffling: they count permutations (σ-privacy), which proves no DP."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def batch_shuffle(
     in place. `log10_target_share` is log10 of the probability that a shuffled image equals its original.
 
     `multiplicities` says how often each different patch of the batch occurs; these numbers m sum to N·B. With equal
-    patches, a guess at the look of the batch is right up to ∏m! times as often, so `log10_permutations` is reduced
-    accordingly. None means that all patches differ.
+    patches, up to ∏m! orders give the same batch, so a guess is right up to ∏m! times as often, and
+    `log10_permutations` is reduced accordingly. None means that all patches differ.
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8; a union bound for equal patches. Proposition 2 of the paper
     (σ-privacy over N·B patches) is false for K ≥ 1 and is not claimed here.

@@ -207,8 +207,8 @@ def entropy_after_attack(
 def distinguish(
     released_tokens: ArrayLike, candidate_a: ArrayLike, candidate_b: ArrayLike
 ) -> Literal["a", "b", "both", "neither"]:
-    """Which of two candidate images was released after shuffling: "a", "b", "both" or "neither". Sorted patches are
-    compared, since a shuffle does not change them.
+    """Decide which of two candidate images was released after shuffling: "a", "b", "both" or "neither". Sorted patches
+    are compared, since a shuffle does not change them.
 
     Each argument holds finite numbers [..., D]: patches of D numbers, along all leading axes. "both" means that one
     candidate is a rearrangement of the other. If the candidates differ in one patch, the answer is always right; (ε,
@@ -242,7 +242,6 @@ def _ln_rencontres(n: int) -> Array:
 
 
 def _share(name: str, values: ArrayLike) -> Array:
-    """Checked numbers in [0, 1], of any shape; ValueError for NaN and booleans."""
     array = np.asarray(values)
     if array.dtype.kind not in "iuf" or not np.all((array >= 0) & (array <= 1)):
         raise ValueError(f"{name} must hold numbers in [0, 1], got {values!r}")
@@ -259,7 +258,6 @@ def _like(asked: ArrayLike, bits: Array) -> Any:
 
 
 def _patches(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Finite numbers [N, D]; leading axes are flattened."""
     array = np.asarray(values)
     if array.dtype.kind not in "iuf" or array.ndim < 2 or array.size == 0 or not np.all(np.isfinite(array)):
         raise ValueError(f"{name} must hold finite numbers [..., D] with at least one patch, got shape {array.shape}")

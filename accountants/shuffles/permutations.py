@@ -1,4 +1,4 @@
-"""Logarithms of batch shuffling's published permutation counts (Eq. 7 and 8), and the odds that two patches meet.
+"""Published permutation counts of batch shuffling (Eq. 7 and 8), and the probability that two patches share an output.
 
 An image has N ≥ 1 patches (`tokens`), and a batch has B ≥ 1 images. K patches of each image, 0 to N, stay with their
 image (`kept`). The other N′ = N − K patches of all images are pooled and dealt out over the batch.
@@ -100,13 +100,13 @@ def ln_choose(n: int, k: int) -> float:
 
 
 def shape(tokens: int, batch: int, kept: int) -> tuple[int, int, int]:
-    """The numbers of tokens, images and kept tokens, checked; ValueError for impossible values."""
+    """Check the numbers of tokens (≥ 1), images (≥ 1) and kept tokens (0 to `tokens`), and return them."""
     tokens, batch = validate.whole("tokens", tokens), validate.whole("batch", batch)
     return tokens, batch, validate.whole("kept", kept, least=0, most=tokens)
 
 
 def checked_multiplicities(values: Sequence[int]) -> list[int]:
-    """The multiplicities, checked: whole numbers ≥ 1, and at least one of them."""
+    """Check that there is at least one multiplicity, and that all are whole numbers ≥ 1. Return them as a list."""
     if not (counts := [validate.whole("multiplicity", value) for value in values]):
         raise ValueError("multiplicities must hold at least one whole number >= 1, got none")
     return counts

@@ -27,7 +27,7 @@ READ_AS: dict[Variant, str] = {
     "kept_in_place": "kept patches stay where they are, so permutations inside an image are not σ-private; Eq. 7 does "
     "not apply",
 }
-"""What a variant means for the guarantee."""
+"""Variant -> a sentence on what the variant means for the guarantee."""
 
 
 def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:

@@ -47,11 +47,11 @@ class Defended:
     """The defense in a control experiment, where an attack must recover records that are sent through this defense."""
 
     name: str
-    undone: frozenset[str] = frozenset()  # its effects that an attack must undo, some of `Mounting.undoes`
-    # from the shape of a record to the clients; it may raise `NotApplicable`; None with `why_not`
+    undone: frozenset[str] = frozenset()  # effects of the defense that an attack must undo; see `Mounting.undoes`
+    # function from the shape of a record to the clients, which may raise `NotApplicable`; None if `why_not` is given
     clients: Callable[[tuple[int, ...]], ControlClients] | None = None
     why_not: str = ""  # the reason why no control experiment can use the defense
-    own: bool = False  # whether a part of it is the user's own code, with output of unknown scale
+    own: bool = False  # whether a part of the defense is the user's own code, with output of unknown scale
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: T
     """Project a change of the records onto the directions that change the release (to first order).
 
     These directions are the row space of the release's derivative at `records` [N, ...]. The rest of the change leaves
-    every number of the release as it is, even if all random numbers are fixed. So the projection of its error judges a
-    guess.
+    every number of the release as it is, even if all random numbers are fixed. So a guess is judged by the projection
+    of its error.
 
     Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).
     """

@@ -44,7 +44,7 @@ class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
 
 
 def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:
-    """Two control experiments: canaries sent without protection, and rows of pure noise."""
+    """Run two control experiments: canaries sent without protection, and rows of pure noise."""
     draws = Generator().manual_seed(seed)
     present, absent = torch.randn(2, _CONTROL_CANARIES, _CONTROL_SIZE, generator=draws)
     coins = torch.rand(_CONTROL_CANARIES, generator=draws) < 0.5

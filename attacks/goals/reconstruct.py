@@ -115,10 +115,9 @@ ImageMounting = Mounting[ImageObservation, Reconstruction]
 
 
 def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
-    """Raise `NotApplicable` if nothing was released, a field that the attack needs is missing, tokens were dropped and
-    the attack needs all, the release is not finite, or the auxiliary images do not fit the private images or their
-    labels.
-    """
+    """Raise `NotApplicable` if an attack cannot use an observation: nothing was released, the release is not finite, a
+    field that the attack needs is missing, tokens were dropped and the attack needs all, or the auxiliary images do not
+    fit the private images or their labels."""
     require(attack, observation)
     views, auxiliary, labels = observation.views, observation.auxiliary, observation.auxiliary_labels
     if not views or any(view.smashed.numel() == 0 for view in views):
@@ -142,7 +141,8 @@ def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def check_forms(attack: AnyAttack, observation: ImageObservation) -> None:
-    """The checks of `check_inputs`, and one that views have one form, for attacks that concatenate all rows."""
+    """Run `check_inputs`, and raise `NotApplicable` if released rows differ in shape or in the number of mixed
+    records."""
     check_inputs(attack, observation)
     views = observation.views
     if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] or view.mixed != views[0].mixed for view in views):
@@ -150,14 +150,15 @@ def check_forms(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
-    """The checks of `check_inputs` and `check_forms`, and a check that each released row holds one image only."""
+    """Run `check_forms`, and raise `NotApplicable` if a released row mixes several images."""
     check_forms(attack, observation)
     if (most := max(view.mixed for view in observation.views)) > 1:
         raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one per row")
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """The adversary's images in two parts: images to learn from, and one round of images to compare options."""
+    """Divide the adversary's images into images to learn from, and one round of images to compare options. The second
+    part is None if there are too few images, and both are None if there are fewer than two."""
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size
@@ -167,7 +168,8 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
 
 
 def whole_rounds(attack: AnyAttack, observation: ImageObservation, least: int, most: int | None = None) -> Tensor:
-    """The first `most` of the adversary's images, in whole rounds; `NotApplicable` if they fill fewer than `least`."""
+    """Take the first `most` of the adversary's images, cut to whole rounds. Raises `NotApplicable` for fewer than
+    `least` rounds."""
     batch, own = observation.batch_size, given(observation.auxiliary)[:most]
     if len(own) < least * batch:
         raise NotApplicable(

@@ -39,8 +39,8 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
 
     Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. If an attack returns
     the adversary's records, the attacked records are among these. An attack that takes over the training gets small
-    clients in training instead (`privkit.attacks.goals.learners`). `attack` is the result of its `mounting.control`.
-    The observation's first view gives the noise its shape.
+    clients in training instead (`privkit.attacks.goals.learners`). The short version is `attack.mounting.control`. The
+    observation's first view gives the noise its shape.
     """
     return *wins(attack, observation, seed), fails(attack, observation, seed)
 
@@ -126,7 +126,6 @@ def _surely(gains: Tensor) -> float:
 
 
 def _hindrance(attack: ImageAttack, defended: Defended) -> str:
-    """The reason why an attack's control does not include a defense; empty if it does."""
     if "clients" in attack.needs:
         return f"{attack.name} steers the clients' training, and its controls use small clients without {defended.name}"
     if defended.why_not:
@@ -137,7 +136,6 @@ def _hindrance(attack: ImageAttack, defended: Defended) -> str:
 
 
 def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, defended: Defended | None) -> Control:
-    """The positive control with these clients."""
     start, truth, passes = played.draws(seed, "identity")[1], played.victims, attack.mounting.passes
     sent = None if played.hijacks else clients.send(truth, played.victim_labels, passes, start)
 

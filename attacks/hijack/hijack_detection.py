@@ -54,9 +54,9 @@ class SplitGuard(Checked):
     def observe(self, gradient: Tensor, fake: bool) -> float | None:
         """Record the gradient of one round, and compute a score if the round had wrong labels (`fake`).
 
-        `gradient` is that of the client's own weights (in the source, of the first layer), summed over the batch. The
-        score in (0, 1) is near 1 for honest training; None during the warm-up, after right labels, or until each random
-        half of the right-label batches has one. A gradient that is not finite raises a ValueError.
+        `gradient` is the gradient of the client's own weights (in the source, of the first layer), summed over the
+        batch. The score in (0, 1) is near 1 for honest training; None during the warm-up, after right labels, or until
+        each random half of the right-label batches holds a batch. A gradient that is not finite raises a ValueError.
         """
         flat = gradient.detach().flatten().double().cpu()
         if not torch.isfinite(flat).all():
@@ -91,7 +91,6 @@ class SplitGuard(Checked):
         self._wrong, self._first, self._second = (_Batches(*batch) for batch in state["batches"])
 
     def _score(self) -> float:
-        """The score σ(α·S)^β."""
         regular = self._first.joined(self._second)
         far, near = self._wrong.distance(regular), self._first.distance(self._second)
         wide, narrow = self._wrong.angle(regular), self._first.angle(self._second)
@@ -99,7 +98,6 @@ class SplitGuard(Checked):
         return float((1 + exp(-self.slope * raw)) ** -self.power)
 
     def _suspicious(self) -> bool:
-        """Whether the policy takes the scores so far for an attack."""
         count = len(self.scores)
         if self.policy == "fast":
             return count == self.patience and self.scores[-1] < self.threshold

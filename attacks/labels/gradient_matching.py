@@ -24,7 +24,7 @@ class GradientMatching(NamingAttack):
         distance: "mse", as published, or "cosine" (1 − cosine), which does not depend on the gradient's scale.
         message: number ≥ 1 of images over which a loss is averaged; it scales the candidate gradients for "mse". None
             takes all rows of a view.
-        epoch: as in `LabelLeak`.
+        epoch: the attacked epoch of training, as in `LabelLeak`.
 
     The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact. In
     UnSplit's setting, the surrogate has the same architecture and random weights; then the attack works only at a cut
@@ -47,10 +47,8 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """For each row, the distance of its returned gradient from the surrogate's for each label, [N, L ≥ 2].
-
-        Also returns the indices of the rows, int64 [N].
-        """
+        """Compare each row's returned gradient with the surrogate's gradient for each label. Returns the distances, [N,
+        L ≥ 2], and the indices of the rows among all released rows, int64 [N]."""
         views, upper = observation.views, observation.upper
         if upper is None:
             raise NotApplicable("gradient_matching needs `upper`, the server's segment or a surrogate of it")
@@ -71,10 +69,11 @@ class GradientMatching(NamingAttack):
 
 
 def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
-    """The gradient at the cut of each row's cross-entropy, for every label that the row might have: [L, N, F].
+    """Compute the gradient of each record's cross-entropy with respect to its smashed data (F numbers), for each of L ≥
+    2 possible labels: [L, N, F]. With `labels` [A, N], only these A labels of each record are tried: [A, N, F].
 
-    One batched backward pass covers all labels, since the gradient at the logits is softmax minus one-hot. `upper` maps
-    smashed data to logits [N, L], each row independently. With `labels` [A, N], only these labels are tried.
+    `upper` maps smashed data to logits [N, L], each record independently. One batched backward pass covers all labels,
+    since the gradient at the logits is softmax minus one-hot.
     """
     weight = next(upper.parameters(), smashed)
     at = smashed.detach().to(weight.device).requires_grad_()

@@ -72,7 +72,6 @@ class LabelLeak(NamingAttack):
         return frozenset(known | ({"lower", "auxiliary"} if self.at == "lower" else set()))
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row that has a gradient; `examples` counts through the rows of all views."""
         views = observation.views
         rows, rounds, examples = returned_gradients(self.name, views)
         if self.at == "lower":
@@ -98,7 +97,6 @@ class LabelLeak(NamingAttack):
         return Scores(values=(unit * direction).sum(1), examples=examples)
 
     def _labeled(self, unit: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
-        """Unit direction from the known negative rows to the known positive rows."""
         known, labels = observation.known_rows, observation.known_labels
         if self.less_own and observation.own_labels is not None:
             known, labels = examples, observation.own_labels[examples.to(observation.own_labels.device)]
@@ -141,7 +139,6 @@ def _group_means(rows: Tensor, groups: Tensor) -> Tensor:
 
 
 def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
-    """For each row, the mean of all rows of its round with the same own label."""
     if observation.own_labels is None:
         raise NotApplicable("label_leak less_own needs the client's own label of every row (LabelObservation)")
     own = observation.own_labels.to(rows.device)[examples]
@@ -149,7 +146,6 @@ def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, observation: Label
 
 
 def _at_lower(lower: nn.Module, images: Tensor, rows: Tensor, rounds: Tensor, observation: LabelObservation) -> Tensor:
-    """Each row's gradient of the lower segment's weights, computed with the weights of the row's round."""
     states = observation.lower_weights
     if states is None:
         return weight_gradients(lower, images, rows)

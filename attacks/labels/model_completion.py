@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 _STEPS = 50  # training steps of an epoch
 _KEPT = 0.99
-"""Weight of the average over all former steps, against the newest; the released code keeps 0.999 of longer training."""
+"""Weight of the former average of weights, against the newest step; the released code takes 0.999 and trains longer."""
 _AT_ONCE = 500
 
 
@@ -171,7 +171,6 @@ class _Completion(Resumable):
 
     @torch.no_grad()
     def logits(self) -> Tensor:
-        """Logits of all records, [N, L], from the weights averaged over the training steps."""
         self.averaged.eval()
         return torch.cat([self.averaged(part) for part in self.records.split(_AT_ONCE)])
 

@@ -1,4 +1,4 @@
-"""Labels from the gradient at the second cut of a U-shape, by an adversary who knows the last layer."""
+"""Infers labels in a U-shape from the gradient at the second cut, if the adversary knows the last layer."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def threshold_at(negatives: Array, false_positive_rate: float) -> float:
 def _scores_and_truth(
     scores: ArrayLike, positive: ArrayLike, confidence: float, both: str = ""
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """The checked scores [N] and truth, bool [N]; `both` names a function that needs both kinds of examples."""
+    """Check the scores [N] and the truth, bool [N]. `both` names a function that needs both kinds of examples."""
     values, truth = np.asarray(scores), np.asarray(positive)
     if values.ndim != 1 or not values.size or values.shape != truth.shape:
         raise ValueError(
@@ -216,7 +216,6 @@ def _scores_and_truth(
 
 
 def _delong(members: Array, others: Array, auc: float, confidence: float) -> tuple[float, float, str]:
-    """Confidence limits of an area under the ROC curve, and the method in words."""
     n, k = len(members), len(others)
     ranks = _ranks(np.concatenate([members, others]))
     above = (ranks[:n] - _ranks(members)) / k  # how many others each member beats

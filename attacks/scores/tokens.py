@@ -1,4 +1,4 @@
-"""Sequences of token ids compared without their order."""
+"""Compare sequences of token ids without regard to their order."""
 
 from __future__ import annotations
 
