@@ -1,5 +1,4 @@
-"""Compute ε, δ, the Rényi curve and the trade-off curve of a split-learning mechanism, each by the smallest proven
-bound."""
+"""Compute ε, δ, the Rényi curve and the trade-off curve of a mechanism, each by the smallest proven bound."""
 
 from __future__ import annotations
 
@@ -26,15 +25,15 @@ from privkit.shared.certificate import Certificate
 
 
 def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
-    """Upper bounds on the Rényi divergence of a run at the given orders α > 1.
+    """Bound from above the Rényi divergence of a run at the given orders α > 1.
 
     A run consists of all releases of the mechanism. The `values` of the result hold one bound ≥ 0, in nats, for each
     order. No value exceeds the bound for the same mechanism without sampling.
 
-    Source: Mironov 2017. For random mixing ratios λ, ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived), where μ(λ) is a
-    release's shift divided by the noise's standard deviation; DP-CutMixSL's Theorem 1 treats fixed λ. For a secret
-    sample of k of n clients, the bound follows from the tight privacy profile, or from Wang, Balle and Kasiviswanathan
-    2019 if λ has a density.
+    Source: Mironov 2017. For random mixing ratios λ, ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived), where μ(λ) is the
+    distance of neighboring releases, divided by the noise's standard deviation; DP-CutMixSL's Theorem 1 treats fixed λ.
+    For a secret sample of k of n clients, the bound follows from the tight privacy profile, or from Wang, Balle and
+    Kasiviswanathan 2019 if λ has a density.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -78,8 +77,7 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 def epsilons(
     mechanisms: Sequence[SplitMechanism], deltas: Sequence[float], *, tight: bool = False
 ) -> Iterator[Certificate]:
-    """Yield the certificate of the smallest proven ε for each of R mechanisms. `deltas` holds R numbers in (0, 1), one
-    δ for each mechanism.
+    """Yield a certificate of the smallest proven ε for each mechanism, at its δ in (0, 1) from `deltas`.
 
     The bounds are the same as in `epsilon`, in one vectorised pass. Only numerical composition (`tight`) treats the
     mechanisms one by one.
@@ -120,14 +118,13 @@ _SMALLEST = 5e-324  # the smallest positive float, reported if δ underflows, si
 
 
 def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
-    """Convert ln δ into δ. The result is 0 only if the run is proven (ε, 0)-DP, and otherwise at least the smallest
-    positive float."""
+    """Convert ln δ into δ: 0 only if the run is proven (ε, 0)-DP, otherwise at least the smallest positive float."""
     value = exp(min(log_delta, 0.0))
     return value if value > 0 or epsilon >= sum(step.pure(count) for step, count in run) else _SMALLEST
 
 
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
-    """A proven lower bound on the false negative rate of every attack, at each of A false positive rates: float [A].
+    """Bound from below the false negative rate of every attack, at each of A false positive rates: float [A].
 
     For a rate α in [0, 1] the bound is the maximum over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), where δ is the
     smallest proven δ at ε (`region` computes it at some values of ε).

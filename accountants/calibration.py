@@ -52,13 +52,12 @@ class Target:
 def calibrate(
     mechanism: SplitMechanism, parameter: Parameter, *, epsilon: float, delta: float, tight: bool = True
 ) -> Calibrated:
-    """Find the noise, number of rounds or group size with which a mechanism reaches a target ε at δ. The result meets
-    the target.
+    """Find the noise, number of rounds or group size with which a mechanism meets a target ε at δ.
 
     Args:
         mechanism: the mechanism; the search starts at its value of the parameter.
-        parameter: the parameter to find. "sigma" is the noise's standard deviation or scale, "noise_parameter" belongs
-            to randomized response, "group" is the number of mixed clients.
+        parameter: the parameter to find. "sigma" is the noise's standard deviation or scale, "noise_parameter" is the
+            probability of a uniform answer in randomized response, "group" is the number of mixed clients.
         epsilon: target ε > 0.
         delta: δ in (0, 1).
         tight: whether privacy loss distributions may be composed numerically. The relative precision of σ is then 1e-4,
@@ -87,11 +86,10 @@ def calibrate(
 def calibrate_advantage(
     mechanism: SplitMechanism, parameter: Parameter, *, advantage: float, tight: bool = True
 ) -> Calibrated:
-    """Find σ, rounds or group size for which every attack has a true positive rate minus false positive rate of at most
-    `advantage`, in (0, 1).
+    """Find the noise, rounds or group size for which no attack's TPR minus FPR exceeds `advantage`, in (0, 1).
 
-    The other arguments, the result and the errors are as in `calibrate`. The certificate is for ε = 0, where δ is the
-    largest advantage.
+    TPR and FPR are the true and false positive rates. The other arguments, the result and the errors are as in
+    `calibrate`. The certificate is for ε = 0, where δ is the largest TPR − FPR.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
@@ -117,8 +115,8 @@ def calibrate_rates(
     false_positives: float,
     tight: bool = True,
 ) -> Calibrated:
-    """Find σ, rounds or group size for which every attack has a true positive rate of at most `true_positives` if its
-    false positive rate is `false_positives`.
+    """Find the noise, rounds or group size for which every attack has a true positive rate of at most `true_positives`
+    if its false positive rate is `false_positives`.
 
     Both rates lie in (0, 1), and the true positive rate is the larger one. The other arguments, the result and the
     errors are as in `calibrate`. The certificate is for ε = 0.
@@ -159,8 +157,7 @@ def _calibrated(
 
 
 def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
-    """Multiply the noise on smashed data and labels by `factor`. Raises ValueError for randomized response, which has
-    no σ."""
+    """Multiply the noise on smashed data and labels by `factor`. Raises ValueError for randomized response."""
     noise = mechanism.noise
     if noise.distribution.answers:
         raise ValueError(

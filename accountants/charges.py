@@ -62,8 +62,8 @@ def within(total: Array, epsilon: float, delta: float) -> bool:
 
 
 def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
-    """Compute the cost of all charged rounds of a mechanism, float [1 + A]: the sum of the squared shifts μ² (`inf` if
-    no Gaussian mechanism dominates some releases), then the Rényi divergence at each of A `USUAL_ORDERS`.
+    """Compute the cost of all charged rounds of a mechanism, float [1 + A]: Σμ², then the Rényi divergence at each of A
+    `USUAL_ORDERS`. μ is the sensitivity divided by the noise's standard deviation, or `inf` without a Gaussian bound.
 
     Rounds that must be charged together count as one of the `units`. The noisy updates of the lower model (the clients'
     segment) are added once per charge.
@@ -74,8 +74,7 @@ def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
 
 @lru_cache(maxsize=256)
 def unit_cost(one: SplitMechanism) -> Array:
-    """Compute Σμ² and the Rényi curve, [1 + A], of one round, or of rounds charged together. The array is cached: do
-    not change it."""
+    """Compute `cost_of` for one unit: a round, or rounds charged together. Do not change the cached array."""
     return _step_cost(*compiled.releases(one))
 
 
@@ -85,8 +84,7 @@ def _updates_cost(updates: PrivateUpdates) -> Array:
 
 
 def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """Return (number of units, 1) for one charge of these rounds. A unit is a round, or all rounds that must be charged
-    together."""
+    """Return (number of units, 1) for a charge of `rounds` rounds. A unit is a round, or rounds charged together."""
     return rounds // one.charged_together, 1
 
 
@@ -111,8 +109,7 @@ def steps_of_charges(counts: Counts) -> Steps:
 
 
 def said_of_charges(counts: Counts, delta: float) -> list[str]:
-    """List the assumptions and warnings that all charged mechanisms share, then the others with the number of their
-    mechanism."""
+    """List the assumptions and warnings that all mechanisms share, then the others with their mechanism's number."""
     each = [(*assumptions(one), *warnings(one, delta)) for one in counts]
     shared = [sentence for sentence in each[0] if all(sentence in other for other in each)]
     rest = [(number, sentence) for number, said in enumerate(each, 1) for sentence in said if sentence not in shared]

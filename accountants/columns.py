@@ -282,8 +282,7 @@ def known(name: str) -> bool:
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Raise ValueError if a name is not a column of the parameter table. The message suggests the nearest known
-    names."""
+    """Raise ValueError if a name is not a column of the parameter table, and suggest the nearest known names."""
     if TOO_MANY in (given := list(names)):
         raise ValueError("the row has more cells than the header; put cells that hold the delimiter into quotes")
     if strange := [name for name in given if name not in _KNOWN]:
@@ -299,7 +298,7 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a parameter table with privkit's column names, without empty cells. Names from other libraries may imply
+    """Rename a table row's cells to privkit's column names, and drop empty cells. Names from other libraries may imply
     further values.
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or

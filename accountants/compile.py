@@ -1,5 +1,4 @@
-"""Translate a mechanism into its steps, i.e. repeated noisy releases, and choose the bounds that hold for these
-steps."""
+"""Translate a mechanism into steps, i.e. repeated noisy releases, and choose the bounds that hold for them."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def steps(mechanism: SplitMechanism) -> Steps:
 
 
 def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
-    """The step that describes the releases of one round, epoch or answer, and the number of its repetitions in the
-    run."""
+    """The step that describes the releases of one round, epoch or answer, and the number of its repetitions."""
     return RELEASES[mechanism.noise.law](mechanism)
 
 
@@ -94,8 +92,7 @@ RELEASES: Mapping[LawName, Callable[[SplitMechanism], tuple[Step, int]]] = {
 
 
 def updates(mechanism: SplitMechanism) -> Steps:
-    """The noisy updates of the lower model (the clients' segment), as a pair (step, number); empty if there are
-    none."""
+    """The noisy updates of the clients' segment, as a list of one pair (step, repetitions); empty without any."""
     lower = mechanism.lower_model
     return [update_step(lower)] if isinstance(lower, PrivateUpdates) else []
 

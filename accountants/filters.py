@@ -1,5 +1,4 @@
-"""Privacy filters: a limit on one cost, summed over all charges, that keeps a budget even if charges depend on
-releases.
+"""Privacy filters: a limit on one summed cost that keeps a budget even if charges depend on earlier releases.
 
 A ledger that takes the best of many bounds needs charges (recorded releases) that are fixed in advance. Otherwise the
 best bound and the end of the run would depend on the releases. A filter chooses one bound before the first release. A
@@ -40,8 +39,8 @@ _ROUNDING = 1e-12  # part of the limit that is left unspent, above the rounding 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """A limit on one number of the total cost of all charges. The cost is an array: the sum of squared Gaussian shifts
-    Σμ², then the Rényi divergence at each of `USUAL_ORDERS`.
+    """A limit on one number of the total cost of all charges (recorded releases). The cost is an array: the sum of
+    squared Gaussian shifts Σμ², then the Rényi divergence at each of `USUAL_ORDERS`.
 
     Source: Σμ²: Smith and Thakurta 2022, and Koskela, Tobaben and Honkela 2023 (fully adaptive Gaussian differential
     privacy); one Rényi order: Feldman and Zrnic 2021.

@@ -1,5 +1,4 @@
-"""A ledger on disk that records all releases of a run. It refuses, before the release, an entry that exceeds the
-budget."""
+"""A ledger on disk of a run's releases, entered before they are made. It refuses entries beyond the budget."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ from privkit.shared.certificate import Certificate
 
 
 class BudgetSpent(ValueError):
-    """Raised if a charge, i.e. an entry for planned releases, would exceed the budget. Nothing was written, and nothing
-    may be released.
+    """Raised if a charge for planned releases would exceed the budget. Nothing was written; release nothing.
 
     Attributes:
         asked: the requested number of rounds.
@@ -212,8 +210,7 @@ class Ledger:
         return True
 
     def epsilon(self, delta: float) -> Certificate:
-        """The certificate of the smallest ε that is proven at δ in (0, 1) for all charges together. Each assumption is
-        listed once."""
+        """The certificate of the smallest ε that is proven at δ in (0, 1) for all charges together."""
         d = validate.delta(delta)
         if not self._counts:
             return self._nothing(0.0, d)
@@ -222,8 +219,7 @@ class Ledger:
         return self._certificate(best, limit, limit.value, d, lower)
 
     def delta(self, epsilon: float) -> Certificate:
-        """The certificate of the smallest δ that is proven at ε ≥ 0 for all charges together, by the bounds of
-        `epsilon`."""
+        """The certificate of the smallest δ that is proven at ε ≥ 0 for all charges together, as in `epsilon`."""
         e = validate.real("epsilon", epsilon, least=0)
         if not self._counts:
             return self._nothing(e, 0.0)
@@ -231,10 +227,9 @@ class Ledger:
         return self._certificate(best, limit, e, delta_of(limit.value, e, steps_of_charges(self._counts)), None)
 
     def so_far(self, delta: float) -> Reading:
-        """The ε and δ that an adaptive ledger has spent so far. All such readings of a run hold together (see
-        `odometer`).
+        """The ε and δ that an adaptive ledger has spent so far. All readings of a run hold together (see `odometer`).
 
-        `delta` in (0, 1) must be fixed before the first release. ValueError if the ledger is not adaptive.
+        `delta` in (0, 1) must be fixed before the first release. Raises ValueError if the ledger is not adaptive.
         """
         d = validate.delta(delta)
         if not self.adaptive:

@@ -20,8 +20,7 @@ MECHANISM = ', "mechanism": '  # text before the mechanism, the last field of a 
 
 
 class LedgerError(ValueError):
-    """Raised if a ledger is damaged, closed, not writable or in use by another process, or if a file is not a
-    ledger."""
+    """Raised if a ledger is damaged, closed, unwritable or used by another process, or if a file is not a ledger."""
 
 
 class LedgerFile:
@@ -84,7 +83,7 @@ class LedgerFile:
         self._file.close()
 
     def check(self) -> None:
-        """Refuse a file that is closed, copied into another process, or changed by somebody else (`LedgerError`)."""
+        """Raise `LedgerError` if the file is closed, copied into another process, or changed by somebody else."""
         if self._file.closed:
             raise LedgerError(f"the ledger {self.path} is closed; open it again")
         if os.getpid() != self._process:

@@ -11,11 +11,10 @@ _STEPS = 200  # halvings at most: enough for two neighboring floats, unless zero
 
 
 def doubled(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:
-    """Double `high` until a condition fails there. The result is an interval: the condition holds at its lower end and
-    fails at its upper end.
+    """Double `high` until a condition fails there. Returns the last value at which it held, and `high`.
 
     `holds` must be true from `low` up to some value, and false above it. `high` > 0 is the first value to try. Values
-    above `most` are not tested, so the condition may still hold at an upper end above `most`.
+    above `most` are not tested, so the condition may still hold at a returned `high` above `most`.
     """
     while high <= most and holds(high):
         low, high = high, 2 * high

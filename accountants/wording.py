@@ -25,8 +25,7 @@ class _Said(NamedTuple):
 
 
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
-    """The assumptions of a mechanism's guarantee, one sentence each, in the order clip, noise, mixing, sampling, lower
-    model.
+    """State the assumptions of a mechanism's guarantee, one sentence each: clip, noise, mixing, sampling, lower model.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -74,8 +73,7 @@ def _said_of_clip(smashed: object) -> str:
 
 
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
-    """State a mechanism's guarantee in one sentence: ε, δ, the unit and relation of neighbors, and the number of
-    rounds."""
+    """State a mechanism's guarantee in one sentence: ε, δ, the unit and relation of neighbors, and the rounds."""
     rounds = f"{mechanism.rounds:,} round{'s' if mechanism.rounds > 1 else ''}"
     if isinstance(part := mechanism.participation, ShuffledEpochs):
         rounds += f" in shuffled epochs of {part.epoch_rounds:,}"

@@ -1,5 +1,4 @@
-"""Assignments of tokens to places or images: soft ones by Sinkhorn's iteration, cheapest ones, and ones with
-capacities."""
+"""Assignments of tokens to places or images: soft (by Sinkhorn's iteration), cheapest, and with capacities."""
 
 from __future__ import annotations
 

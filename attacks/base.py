@@ -46,7 +46,7 @@ class View:
         whole: whether every patch of an image (or token of a sequence) still has a token, perhaps in another place;
             False if tokens were dropped or merged.
         parts: if a release is split over several storages, the names of the parts that the adversary holds; empty if it
-            was not split. If these parts are places of a row, `smashed` is zero at all other places.
+            was not split. If these parts are positions of a row, `smashed` is zero at all other positions.
     """
 
     round: int
@@ -99,7 +99,7 @@ Query = Callable[[Tensor, Generator], QueryResult]  # images [N, C, H, W] of one
 
 
 class TrainingClients(Protocol):
-    """The clients in training, for a malicious server, whose only power is to answer with any gradient."""
+    """The clients in training, as a malicious server uses them: it answers their releases with any gradient."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """Run one training round: clients send private images with labels, and learn from the gradient that `answer`
@@ -166,8 +166,7 @@ class Session(Protocol):
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Whether a training that was planned for `epochs` epochs is doubled (once more), given its objective after
-        each epoch."""
+        """Whether to double (again) a training planned for `epochs` epochs, given its objective after each epoch."""
         return False
 
 

@@ -1,5 +1,4 @@
-"""Escalation: a failed attack continues from its saved state with twice the work, until it succeeds or stops
-improving."""
+"""Escalation: a failed attack continues with twice the work until it succeeds or stops improving."""
 
 from __future__ import annotations
 

@@ -26,15 +26,13 @@ class Geometry:
 
     @property
     def patch_dim(self) -> int:
-        """Number of values in a patch: p·p·C."""
         return self.patch * self.patch * self.image_shape[0]
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> Geometry:
         """Read the layout from a release [N, T, D] or [N, D, h, w] and from the images' shape (C, H, W).
 
-        One more leading token counts as a class token. Raises `NotApplicable` if the tokens do not stand for a grid of
-        square patches.
+        One more leading token counts as a class token. Raises `NotApplicable` without a grid of square patches.
         """
         _, h, w = image_shape
         front = class_tokens(release)

@@ -23,7 +23,7 @@ class QueryRules(Checked):
 
 @runtime_checkable
 class Counted(Protocol):
-    """A query function that counts the rounds that it was asked for."""
+    """A query function that counts the rounds that it answered."""
 
     rounds: int  # rounds sent so far
 

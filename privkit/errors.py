@@ -97,7 +97,8 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> UsageError:
-    """Build the error for an unknown name, with the nearest known names and, unless a command `listed` lists them, all.
+    """Build the error for an unknown name, with the nearest known names. It lists all, or the command `listed` that
+    does.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))
     unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)

@@ -168,8 +168,7 @@ class ScaledNoise(Family):
 
     @property
     def one_sided(self) -> bool:
-        """True for sampling with add-or-remove neighbors: a canary that is not sampled looks like a canary outside the
-        data."""
+        """True for sampling with add-or-remove neighbors: an unsampled canary looks like one outside the data."""
         return self.mechanism.relation == "add_or_remove_one" and self.mechanism.sampling.rate < 1
 
     def strength(self, epsilon: float, delta: float) -> float:

@@ -30,7 +30,8 @@ def epsilon_independent(
     family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
-    """Compute a lower bound on ε from one run with independent canaries. It is tighter than other bounds from one run.
+    """Compute a lower bound on ε from one run with independent canaries. Independence makes it tighter than other
+    bounds.
 
     A canary is a record that the auditor inserts (a "member") or leaves out, by a fair coin. Let a_i be the probability
     that canary i is guessed "member" if it is left out, and b_i the probability that it is guessed "non-member" if it
@@ -97,10 +98,9 @@ def epsilon_independent(
 def ceiling_independent(
     canaries: int, *, confidence: float, delta: float, family: Family | None = None, test: Test = "errors"
 ) -> float:
-    """The largest bound that `epsilon_independent` can give with this number of canaries (≥ 1), reached if every guess
-    is right.
+    """The largest bound of `epsilon_independent` for this number of canaries (≥ 1), reached if every guess is right.
 
-    The other arguments have the meaning that they have in `epsilon_independent`.
+    The other arguments are as in `epsilon_independent`.
 
     >>> round(ceiling_independent(200, confidence=0.95, delta=1e-5), 2)
     4.19

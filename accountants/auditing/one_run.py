@@ -94,8 +94,8 @@ def epsilon_one_run(
 def ceiling_one_run(
     members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
 ) -> float:
-    """The largest bound that `epsilon_one_run` can give with `members` canaries in the data and `others` outside (≥ 1
-    each), reached if all guesses are right.
+    """The largest bound of `epsilon_one_run` for `members` canaries in the data and `others` outside (≥ 1 each),
+    reached if all guesses are right.
 
     >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
     3.49
@@ -173,8 +173,7 @@ def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: flo
 
 
 def fairly_split(members: int, others: int) -> int:
-    """Return the number of canaries. Raises ValueError if fair coins give a split as uneven as this one with
-    probability below 1e-9."""
+    """Count the canaries. Raises ValueError if fair coins give so uneven a split with probability below 1e-9."""
     canaries = members + others
     if (odds := float(2 * bdtr(min(members, others), canaries, 0.5))) < _UNLIKELY_COINS:
         raise ValueError(

@@ -27,8 +27,7 @@ def epsilon_one_run_curve(
     guesses: tuple[int, int],
     family: Family | None = None,
 ) -> EmpiricalBound:
-    """Compute a lower bound on ε from one run with many canaries. It uses the whole trade-off curve, not one point (ε,
-    δ).
+    """Compute a lower bound on ε from one run with many canaries, by the whole trade-off curve instead of one point.
 
     A canary is a record that the auditor inserts (a "member") or leaves out, by a fair coin. The attack guesses
     "member" for the highest scores and "non-member" for the lowest. We reject a curve as follows. Let f̄(x) be the
@@ -114,8 +113,8 @@ def ceiling_one_run_curve(
     guesses: tuple[int, int],
     family: Family | None = None,
 ) -> float:
-    """The largest bound that `epsilon_one_run_curve` can give with `members` canaries in the data and `others` outside
-    (≥ 1 each). It is reached if all guesses are right.
+    """The largest bound of `epsilon_one_run_curve` for `members` canaries in the data and `others` outside (≥ 1 each).
+    It is reached if all guesses are right.
 
     >>> family = Gaussian()
     >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50), family=family), 3)
@@ -163,8 +162,8 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
 
     The claimed curve is the curve of `family` with this `strength`. Let f̄(x) be its true positive rate at the false
     positive rate x. On average, half of m = `canaries` ≥ 2 canaries are members, and a threshold with false positive
-    rate x guesses m·(x + f̄(x))/2 of them to be members. We try several x, and assume that one standard deviation fewer
-    guesses are right than the curve allows. The number of "non-member" guesses is the same, or 0 if the family is
+    rate x guesses m·(x + f̄(x))/2 canaries to be members. We try several x, and assume that one standard deviation
+    fewer guesses are right than the curve allows. The number of "non-member" guesses is the same, or 0 if the family is
     one-sided. The plan depends only on m and the claimed curve, so it costs no confidence.
 
     >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())

@@ -16,15 +16,13 @@ _Counts = NDArray[np.int64]
 
 
 def levels(confidence: float, delta: float) -> tuple[float, float]:
-    """The error probability 1 − confidence, and δ. Raises ValueError if confidence is outside (0, 1) or δ outside [0,
-    1)."""
+    """Check `confidence`, in (0, 1), and δ, in [0, 1). Returns the error probability 1 − confidence, and δ."""
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
     return error, validate.real("delta", delta, least=0, below=1)
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Sort the scores: float [n]. Raises ValueError, which quotes `name`, unless `values` is a list of at least one
-    finite number."""
+    """Sort the scores, float [n]. Raises ValueError (with `name`) unless they are a list of finite numbers."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -52,8 +50,7 @@ class Cuts:
 
     @classmethod
     def of(cls, members: Array, others: Array) -> Cuts:
-        """All thresholds that the sorted scores distinguish, in increasing order. The last one is infinite: it accuses
-        nobody."""
+        """All thresholds that the sorted scores distinguish, in increasing order; infinity is the last."""
         thresholds = np.append(np.union1d(members, others), inf)
         missed = np.searchsorted(members, thresholds, "left")
         alarms = others.size - np.searchsorted(others, thresholds, "left")
@@ -61,7 +58,7 @@ class Cuts:
 
     @classmethod
     def at(cls, members: Array, others: Array, threshold: float) -> Cuts:
-        """The errors at one threshold."""
+        """The numbers of errors at one threshold."""
         missed, alarms = members.size - _at_least(members, threshold), _at_least(others, threshold)
         return cls(thresholds=np.array([threshold]), missed=np.array([missed]), alarms=np.array([alarms]))
 
@@ -101,15 +98,13 @@ class Cuts:
 
 
 def lower(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
-    """One-sided lower Clopper–Pearson limit of a probability, which fails with probability `error`; 0 without a
-    success."""
+    """One-sided lower Clopper–Pearson limit of a probability, at error probability `error`; 0 without a success."""
     k = np.asarray(successes, float)
     return np.where(k > 0, betaincinv(np.maximum(k, 1), trials - np.maximum(k, 1) + 1, error), 0.0)
 
 
 def upper(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
-    """One-sided upper Clopper–Pearson limit of a probability, which fails with probability `error`; 1 without a
-    failure."""
+    """One-sided upper Clopper–Pearson limit of a probability, at error probability `error`; 1 without a failure."""
     k = np.asarray(successes, float)
     inside = np.minimum(k, trials - 1)
     return np.where(k < trials, betainccinv(inside + 1, trials - inside, error), 1.0)

@@ -1,5 +1,4 @@
-"""Bridges to other accounting libraries: dp_accounting events for mechanisms, and privkit as an accountant of
-opacus."""
+"""Bridges to other libraries: mechanisms as dp_accounting events and back, and privkit as an opacus accountant."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ class Event:
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
-    """Translate a mechanism into the event of dp_accounting with the same meaning; in one case, into an event that
-    costs more.
+    """Translate a mechanism into the dp_accounting event with the same meaning; in one case, into a costlier event.
 
     In this case, sampled clients take secret places in a mixture whose fixed mixing ratios differ. dp_accounting has no
     event for the mean over the places. The event then describes the place with the largest ratio, so its ε is an upper

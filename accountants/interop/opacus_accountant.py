@@ -25,7 +25,7 @@ _Step = tuple[float, float, int]
 
 class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no types
     """An accountant of opacus for DP-SGD: its ε is the smallest result of numerical composition (PLD), Rényi
-    composition, and exact composition without credit for sampling.
+    composition, and exact composition that ignores sampling.
 
     Steps of the optimizer may differ in noise and sampling rate. Neighbors add or remove one record.
 
@@ -56,8 +56,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
             self.history.append((sigma, rate, 1))
 
     def get_epsilon(self, delta: float, poisson: bool = True, **options: Any) -> float:
-        """The smallest ε that is proven at δ for the steps so far; 0 before the first step, `inf` if a step had no
-        noise.
+        """The smallest proven ε at δ for the steps so far: 0 before the first step, `inf` if a step had no noise.
 
         Args:
             delta: δ in (0, 1).
@@ -83,7 +82,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         return sum(steps for _, _, steps in self.history)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the state from a checkpoint. ValueError if it is empty, damaged, or another accountant's."""
+        """Restore the state from a checkpoint. Raises ValueError if it is empty, damaged, or another accountant's."""
         before = self.history
         super().load_state_dict(state_dict)
         try:
@@ -99,9 +98,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
 
 
 def register() -> None:
-    """Add this accountant to opacus, so that `PrivacyEngine(accountant="privkit")` works. Repeated calls are
-    harmless.
-    """
+    """Add this accountant to opacus for `PrivacyEngine(accountant="privkit")`. Repeated calls are harmless."""
     register_accountant(_NAME, PrivkitAccountant, force=True)
 
 

@@ -68,7 +68,7 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
     """Whether all outcomes of a variant of batch shuffling are equally likely.
 
     Under "algorithm_2" they always are. In the other two variants they are if no patch or every patch stays with its
-    image (K = 0 or K = N). They also are in a batch of one image (B = 1) under "final_shuffle", and if only one patch
+    image (K = 0 or K = N). The same holds for a batch of one image (B = 1) under "final_shuffle", and if only one patch
     is dealt out (B·(N − K) = 1) under "kept_in_place".
 
     Otherwise, under "final_shuffle", let output j (a shuffled image) hold t_j patches of its own image, of which K had

@@ -1,5 +1,4 @@
-"""The roles in a control experiment of reconstruction: the attacked records, the adversary's records, and the
-server."""
+"""The roles in a control experiment of reconstruction: attacked records, the adversary's records, and the server."""
 
 from __future__ import annotations
 
@@ -149,7 +148,7 @@ class Cast:
         )
 
     def led(self, start: int, noise: bool) -> ImageObservation:
-        """The observation in a control of an attack that takes over the training; if `noise` is true, the clients send
+        """The observation in a control of an attack that takes over the training; with `noise`, the clients send
         noise."""
         batch = self.batch_size
         clients = Learners(self.own, self.own_labels, self.victims, self.victim_labels, batch, start, noise)
@@ -167,8 +166,7 @@ class Cast:
 
 
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
-    """Return the attack's version for control experiments, with few training steps; the attack itself if it declares
-    none.
+    """Return the attack's version for controls, which has few training steps; the attack itself if it has none.
 
     The number of steps in an epoch is computed from the number `own` of the adversary's records, without a held-out
     tenth (at least one batch), and multiplied by `shorter`.
@@ -200,8 +198,7 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
 
 
 def played_by(records: int, batch_size: int) -> int:
-    """Number of auxiliary records that act as attacked records: at most a quarter of them, and a multiple of
-    `batch_size`.
+    """Number of auxiliary records that act as attacked ones: at most a quarter, and a multiple of `batch_size`.
 
     >>> played_by(1_000, 50), played_by(200, 50)
     (100, 50)

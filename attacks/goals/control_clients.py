@@ -19,7 +19,7 @@ _SOLVED = 1e-4  # share of the first residual at which the steps stop
 class ControlClients(Protocol):
     """The clients in a control experiment: their lower segment outputs the record itself, and their defense acts on it.
 
-    `lower` is for an adversary who knows the clients' weights; `imitate` is as in `ImageObservation`.
+    `lower` is their lower segment, for an adversary who knows it; `imitate` is as in `ImageObservation`.
     """
 
     @property
@@ -31,8 +31,8 @@ class ControlClients(Protocol):
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
         """Send the records of whole rounds [N, ...] `passes` times, with the defense's random numbers from `seed`.
 
-        Returns the views (all rounds of the first pass come first), and for each released row of the first pass the
-        indices of the records that are mixed in it, −1 for an empty place.
+        Returns the views (all rounds of the first pass come first), and for each of N released rows of the first pass
+        the indices of the k records that are mixed in it, int64 [N·k], −1 for an empty place.
         """
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:

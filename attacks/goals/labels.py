@@ -87,8 +87,7 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
 
 
 def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scores:
-    """Score one label against the rest: its score in `of_labels` [N, L ≥ 2] minus the largest score of the other
-    labels.
+    """Score one label: its score in `of_labels` [N, L ≥ 2] minus the largest score of the other labels.
 
     `examples` are the indices of the released rows. Raises `NotApplicable` if there is no label `positive`.
     """
@@ -130,8 +129,7 @@ def observe(
 
 
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
-    """Run two control experiments of an attack on labels: it must find labels in an easy task, and nothing in pure
-    noise.
+    """Run two control experiments: an attack must find labels in an easy task, and nothing in pure noise.
 
     In the easy task, a linear server returns gradients for two labels of unequal frequency. Some attacks get another
     task:

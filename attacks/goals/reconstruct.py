@@ -141,8 +141,7 @@ def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def check_forms(attack: AnyAttack, observation: ImageObservation) -> None:
-    """Run `check_inputs`, and raise `NotApplicable` if released rows differ in shape or in the number of mixed
-    records."""
+    """Run `check_inputs`; raise `NotApplicable` if released rows differ in shape or in the number of mixed records."""
     check_inputs(attack, observation)
     views = observation.views
     if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] or view.mixed != views[0].mixed for view in views):
@@ -168,8 +167,7 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
 
 
 def whole_rounds(attack: AnyAttack, observation: ImageObservation, least: int, most: int | None = None) -> Tensor:
-    """Take the first `most` of the adversary's images, cut to whole rounds. Raises `NotApplicable` for fewer than
-    `least` rounds."""
+    """Take whole rounds of the adversary's first `most` images; `NotApplicable` for fewer than `least` rounds."""
     batch, own = observation.batch_size, given(observation.auxiliary)[:most]
     if len(own) < least * batch:
         raise NotApplicable(

@@ -27,8 +27,8 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The settings of `FSHA`, with the recipe's values in place of None. If `end` is None, the first release's range
-    decides."""
+    """The settings of `FSHA`, with the recipe's values for None. The range of the first release replaces an `end` of
+    None."""
 
     penalty: PenaltyNorm
     penalty_weight: float
@@ -89,8 +89,7 @@ class Server(Resumable):
         )
 
     def epoch(self, number: int) -> float:
-        """Train for one epoch of rounds, and return the mean squared error of encoder and decoder on held-out
-        images."""
+        """Train for one epoch of rounds, and return the held-out mean squared error of encoder and decoder."""
         draws = Generator(self.images.device).manual_seed(self.root + 1 + number)
         for step in range(self.settings.epoch):
             self.now = number * self.settings.epoch + step
@@ -226,8 +225,8 @@ def _told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """Choose an activation whose range contains all released numbers, as the last one of the server's encoder. So no
-    discriminator recognizes the encoder's releases by their range."""
+    """Choose the last activation of the server's encoder: its range contains all released numbers. So no discriminator
+    recognizes the encoder's releases by their range."""
     if released.min() >= 0:
         return "relu"
     return "tanh" if released.abs().max() <= 1 else "linear"

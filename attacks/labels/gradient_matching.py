@@ -47,8 +47,10 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Compare each row's returned gradient with the surrogate's gradient for each label. Returns the distances, [N,
-        L ≥ 2], and the indices of the rows among all released rows, int64 [N]."""
+        """Compare each row's returned gradient with the surrogate's gradient for each label.
+
+        Returns the distances, [N, L ≥ 2], and the indices of the rows among all released rows, int64 [N].
+        """
         views, upper = observation.views, observation.upper
         if upper is None:
             raise NotApplicable("gradient_matching needs `upper`, the server's segment or a surrogate of it")
@@ -69,11 +71,11 @@ class GradientMatching(NamingAttack):
 
 
 def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Compute the gradient of each record's cross-entropy with respect to its smashed data (F numbers), for each of L ≥
-    2 possible labels: [L, N, F]. With `labels` [A, N], only these A labels of each record are tried: [A, N, F].
+    """Compute the gradient of each record's cross-entropy at its smashed data (F numbers), for every label: [L, N, F].
 
-    `upper` maps smashed data to logits [N, L], each record independently. One batched backward pass covers all labels,
-    since the gradient at the logits is softmax minus one-hot.
+    With `labels` [A, N], only these A labels of each record are tried, and the result is [A, N, F]. `upper` maps
+    smashed data to logits [N, L ≥ 2], each record independently. One batched backward pass covers all labels, since the
+    gradient at the logits is softmax minus one-hot.
     """
     weight = next(upper.parameters(), smashed)
     at = smashed.detach().to(weight.device).requires_grad_()

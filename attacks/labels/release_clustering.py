@@ -64,7 +64,7 @@ class ReleaseClustering(NamingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Some known labels, or the adversary's labeled images."""
+        """Some known labels; with named_by=likeness, the adversary's labeled images."""
         if self.named_by == "likeness":
             return frozenset({"other_images", "other_labels"})
         return frozenset({"known_rows", "known_labels"})
@@ -171,8 +171,7 @@ def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) ->
 def cluster_distances(
     rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool, signed: bool = True
 ) -> Tensor:
-    """Distances [N, L] of rows [N, F] to the clusters of L = `count` labels, by k-means. The rows `seeds` have known
-    `labels`.
+    """Distances [N, L] of rows [N, F] to the clusters of L = `count` labels, by k-means with `labels` of rows `seeds`.
 
     With `cosine`, directions are compared (spherical k-means); unless `signed`, a direction equals its opposite. A
     label without a seed has no cluster; its distances are the largest distance of any row to a cluster.

@@ -63,8 +63,7 @@ IMAGE_METRICS = {"mse": mse, "psnr": psnr, "ssim": ssim}
 
 
 def image_scores(truth: Pixels, guess: Pixels, *, data_range: float) -> dict[str, Values]:
-    """Compute every image metric, name -> float64 [N]; without SSIM if images are too small. See `mse` for the
-    arguments."""
+    """Compute every image metric, name -> float64 [N], without SSIM if images are too small; arguments as in `mse`."""
     small = min(truth.shape[2:]) < _SMALLEST_SSIM_SIDE
     metrics = {name: metric for name, metric in IMAGE_METRICS.items() if not (small and name == "ssim")}
     return {name: metric(truth, guess, data_range=data_range) for name, metric in metrics.items()}
