@@ -79,7 +79,7 @@ def epsilons(
 ) -> Iterator[Certificate]:
     """Yield a certificate of the smallest proven ε for each mechanism, at its δ in (0, 1) from `deltas`.
 
-    The bounds are the same as in `epsilon`, in one vectorised pass. Only numerical composition (`tight`) treats the
+    The bounds are the same as in `epsilon`, in one vectorised pass. Only numerical composition (`tight`) takes
     mechanisms one by one.
     """
     checked = [validate.delta(delta) for delta in deltas]

@@ -60,8 +60,7 @@ def calibrate(
             probability of a uniform answer in randomized response, "group" is the number of mixed clients.
         epsilon: target ε > 0.
         delta: δ in (0, 1).
-        tight: whether privacy loss distributions may be composed numerically. The relative precision of σ is then 1e-4,
-            else 1e-6.
+        tight: whether privacy loss distributions may be composed numerically; σ is then precise to 1e-4, else to 1e-6.
 
     Raises:
         ValueError: if no value reaches the target, if even the least noise or the largest number of rounds reaches it,

@@ -298,8 +298,7 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename a table row's cells to privkit's column names, and drop empty cells. Names from other libraries may imply
-    further values.
+    """Rename a table row's cells to privkit's column names, and drop empty cells. Some names imply further values.
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or
     removing a record; this sensitivity is the clipping norm, or 1 without a clip.
@@ -326,7 +325,7 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(cells: Mapping[str, Any]) -> dict[str, str]:
-    """The columns that a row names by another library's word: column -> this word, which error messages quote."""
+    """Map each column that a row names by another library's word to this word, for error messages."""
     return {_SAME[name]: name for name, value in cells.items() if name in _SAME and value not in (None, "")}
 
 

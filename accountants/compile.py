@@ -117,8 +117,7 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 
 
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
-    """Collect every bound on ε and δ that applies to a run. If a bound is exact, it is returned alone, since no bound
-    is smaller.
+    """Collect every bound on ε and δ that applies to a run. An exact bound is returned alone: none is smaller.
 
     With `tight`, privacy loss distributions are composed numerically too. An answer then takes tens of milliseconds,
     and up to a second for many rounds in which k of n clients are sampled.
@@ -143,8 +142,8 @@ def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[
 
 
 def _patch_shift(mechanism: SplitMechanism, mask: HiddenMask) -> float:
-    """The largest distance between one patch of two neighboring releases, divided by the noise's standard deviation. A
-    patch has ⌈D/N⌉ clamped coordinates, or lies in a ball."""
+    """The largest distance between one patch of two neighboring releases, divided by the noise's standard deviation.
+    One of N patches has ⌈D/N⌉ of D clamped coordinates, or lies in a ball."""
     clip = mechanism.smashed
     if isinstance(clip, PatchBall):
         one: Clamp | PatchBall = PatchBall(radius=clip.radius, patches=1, nonnegative=clip.nonnegative)

@@ -22,7 +22,7 @@ _SHARES = [0.5**k for k in range(1, 9)]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The reading of an odometer at one moment."""
+    """An odometer's reading: a bound on the privacy that a run has spent so far."""
 
     epsilon: float  # ε of this moment, ≥ 0, in nats
     delta: float  # δ of the odometer, chosen before the first release

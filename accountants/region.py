@@ -20,8 +20,7 @@ _TAIL, _LARGEST = 1e-9, 700.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """The true and false positive rates that a test for a record's presence can have under (ε_j, δ_j)-DP for all of J
-    pairs (ε_j, δ_j).
+    """The true and false positive rates that a test for a record's presence can have under (ε_j, δ_j)-DP, j = 1 … J.
 
     A test has a true positive rate TPR ≤ δ_j + e^{ε_j}·FPR, where FPR is its false positive rate, and 1 − FPR ≤ δ_j +
     e^{ε_j}·(1 − TPR), for every j.
@@ -68,8 +67,7 @@ class Region:
 def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
     """Compute the true and false positive rates that a mechanism allows an attack, from its δ at 257 values of ε.
 
-    These values range from 0 to the ε at which δ is 1e-9, at most 700. With `tight`, privacy loss distributions may be
-    composed numerically.
+    These values range from 0 to the ε at which δ is 1e-9, at most 700. `tight` allows numerical composition.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})

@@ -32,8 +32,8 @@ def narrowed(
     """Bisect (`low`, `high`) to two close numbers: a condition holds at the lower and fails at the upper number.
 
     `holds` is true at `low` and false at `high`, and changes only once between them. `near` says whether two ends are
-    close enough; neighboring numbers always are. `middle` gives a value between two ends; by default the mean, rounded
-    down for whole numbers.
+    close enough; neighboring numbers always are. `middle` gives a value between two ends; by default the (floored)
+    mean.
 
     >>> narrowed(lambda value: value * value <= 2, 1, 100)
     (1, 2)

@@ -40,7 +40,7 @@ from privkit.accountants.table_files import load_rows as load_rows  # a part of 
 
 @dataclass(frozen=True, kw_only=True)
 class TableEntry:
-    """One row of a parameter table: its mechanism, or the error that refused it."""
+    """One row of a parameter table: its mechanism, or the reason why the row was refused."""
 
     row: int  # number of the row, from 1, without the header
     name: str  # the row's name, or "line N" in a CSV file and "row N" elsewhere

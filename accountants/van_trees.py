@@ -1,8 +1,8 @@
 """A lower bound (floor) on the mean squared error of any reconstruction: the Bayesian Cramér–Rao bound of van Trees.
 
 A release under Gaussian noise reveals a record only as precisely as the noise allows, and only in directions in which
-the released map changes. In other directions an attacker knows only the prior distribution of records. Both facts
-together limit every attack.
+the released map changes. In other directions an attacker knows only the prior distribution of records. Both facts limit
+every attack.
 """
 
 from __future__ import annotations
@@ -127,12 +127,11 @@ def error_floor(
     lipschitz: float | None = None,
     seed: int = 0,
 ) -> ErrorFloor:
-    """Bound from below the mean squared error per coordinate of any reconstruction of a record x from R releases f(x) +
-    N(0, σ²I).
+    """Bound from below the MSE per coordinate of any reconstruction of a record x from R releases f(x) + N(0, σ²I).
 
     The record has d coordinates and is drawn from the prior, whose directions are L. With J the derivative of f along
-    L, the releases add the information A = (R/σ²)·E JᵀJ to the prior. So the error per coordinate is at least tr[LᵀL (I
-    + A)⁻¹]/d.
+    L, the releases add the information A = (R/σ²)·E JᵀJ to the prior. So the MSE per coordinate is at least tr[LᵀL (I +
+    A)⁻¹]/d.
 
     The trace is convex in A, so a sample mean in place of A would put the floor too high. Therefore half of the draws
     only choose a point B. The tangent of the trace at B lies below the trace and is linear in A, so its mean over the

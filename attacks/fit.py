@@ -131,7 +131,7 @@ def fit_doubling(
     Each half is a cycle of the learning rate, so the objectives at the ends of cycles are comparable. A doubling that
     ends with a larger objective is undone. `cycle` maps (epochs before, epochs of the cycle) to a training of the same
     network. Up to `doublings` further doublings follow while each lowers the objective by more than 5 %, and then more
-    as long as `Session.goes_on`. With `doublings=None` or less than 4 epochs, there is one cycle.
+    as long as `Session.goes_on` is true. With `doublings=None` or less than 4 epochs, there is one cycle.
     """
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}
@@ -161,8 +161,7 @@ def fit_doubling(
 class Stage:
     """The session of one stage of an attack, whose state lies under the key `slot` in the attack's state.
 
-    It reports the progress of the whole attack: the stage begins after `before` of `total` epochs (None: the last
-    stage).
+    It reports the progress of the whole attack: the stage begins after `before` of `total` epochs (None if last).
     """
 
     def __init__(

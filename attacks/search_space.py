@@ -63,8 +63,7 @@ def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
     Words and booleans are tried one by one, numbers between their two limits. A positive number without an upper limit
     is searched within a factor of 10 of its default. Whole numbers keep their value, because they set the attack's work
     or size, unless they are annotated with `Search`. Options annotated with `Untuned` keep their value, and so do
-    options that the user changed. Values are left out if the attack would then need more knowledge, or the same records
-    sent more often.
+    options that the user changed. Values with which the attack needs more knowledge or more passes are left out.
     """
     if not is_dataclass(attack):
         return {}

@@ -97,8 +97,7 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> UsageError:
-    """Build the error for an unknown name, with the nearest known names. It lists all, or the command `listed` that
-    does.
+    """Build the error for an unknown name, with the nearest known ones; `listed` is the command that lists very many.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))
     unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)

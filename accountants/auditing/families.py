@@ -95,8 +95,7 @@ class _GaussianRates:
 
 @dataclass(frozen=True)
 class Gaussian(Family):
-    """The trade-off curves of Gaussian mechanisms. The strength is μ, the L2 sensitivity divided by the noise's
-    standard deviation.
+    """The trade-off curves of Gaussian mechanisms. The strength is μ, the L2 sensitivity divided by the noise's σ.
 
     >>> round(Gaussian().epsilon(1.0, 1e-5), 4)
     4.3772

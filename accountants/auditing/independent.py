@@ -30,8 +30,7 @@ def epsilon_independent(
     family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
-    """Compute a lower bound on ε from one run with independent canaries. Independence makes it tighter than other
-    bounds.
+    """Compute a lower bound on ε from one run with independent canaries, which make it tighter than other bounds.
 
     A canary is a record that the auditor inserts (a "member") or leaves out, by a fair coin. Let a_i be the probability
     that canary i is guessed "member" if it is left out, and b_i the probability that it is guessed "non-member" if it
@@ -44,7 +43,7 @@ def epsilon_independent(
       whether the trade-off curve allows both means. The curve is convex, so if it allows the pair (a_i, b_i) of each
       canary, it allows their means. The Clopper–Pearson limit also holds for a sum of independent trials of different
       probability at this significance (Hoeffding 1956). This test is stronger if few releases reveal much, as with
-      sampling or mixing.
+      sampling.
 
     Args:
         in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not.

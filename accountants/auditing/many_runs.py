@@ -36,7 +36,7 @@ def epsilon_clopper_pearson(
        n members below it. The rate of this error is below an order statistic of n uniform variables, whose quantile is
        the Clopper–Pearson limit. Given the threshold, the number of errors of the other kind is binomial.
     2. All thresholds. Only n order statistics can bound an error rate on n scores, so the error probability is divided
-       by n. Ties are covered, too.
+       by n.
 
     Args:
         in_scores, out_scores: scores of n runs with the record ("members"), and of k runs without it.

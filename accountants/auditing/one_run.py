@@ -40,14 +40,12 @@ def epsilon_one_run(
     delta: float,
     guesses: tuple[int, int] | None = None,
 ) -> EmpiricalBound:
-    """Compute a lower bound on ε from one run with many canaries (records that the auditor inserts or leaves out, each
-    by a fair coin).
+    """Compute a lower bound on ε from one run with many canaries (records inserted or left out by fair coins).
 
     The attack guesses "member" (inserted) for the highest scores and "non-member" for the lowest. It abstains on the
     rest, and on scores that tie at the border, so that the guesses depend on the pooled scores alone. If many scores
     tie, add noise to them first. Let v of r guesses be right, m be the number of all canaries, q = e^ε/(1 + e^ε) and B
-    ~ Binomial(r, q). Then (ε, δ)-DP is rejected if P[B ≥ v] + 2mδ·max_i P[v − i ≤ B < v]/i is at most the error
-    probability 1 − confidence.
+    ~ Binomial(r, q). Then (ε, δ)-DP is rejected if P[B ≥ v] + 2mδ·max_i P[v − i ≤ B < v]/i is at most 1 − confidence.
 
     Args:
         in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not.
@@ -55,8 +53,7 @@ def epsilon_one_run(
         delta: δ in [0, 1).
         guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known. If None, m/2^j
             guesses are tried for each j: all "member", all "non-member", or this number of each. The error probability
-            is then divided by the number of tries, about 3·log2(m). The division is valid, since the tries depend on m
-            alone.
+            is then divided by the number of tries, about 3·log2(m). This is valid, since the tries depend on m alone.
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
 
@@ -118,7 +115,7 @@ class _Trial:
 
 
 def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
-    """Count right guesses, "member" for `top` highest and "non-member" for `bottom` lowest scores, without ties at a
+    """Count right guesses: "member" for the `top` highest, "non-member" for the `bottom` lowest, none for ties at a
     border."""
     pooled = np.sort(np.concatenate([members, others]))
     # The score just outside either group; the attack abstains on all scores equal to it.
@@ -131,8 +128,7 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """The numbers of "member" and "non-member" guesses to try: m/2^j on either side and on both, if they can reject ε =
-    0."""
+    """The numbers of "member" and "non-member" guesses to try: m/2^j on either side or both, large enough for ε > 0."""
     fewest = log2(1 / error)
     sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]

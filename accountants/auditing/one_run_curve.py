@@ -51,12 +51,11 @@ def epsilon_one_run_curve(
             a border of the guesses are refused.
         confidence: confidence of the bound, in (0, 1).
         delta: δ in (0, 1).
-        guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
-            finds good ones.
+        guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known; see
+            `planned_guesses`.
         family: the claimed family of trade-off curves; None for any (ε, δ)-DP mechanism.
 
-    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run". Derived here: steps 2
-    and 3.
+    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run"; steps 2 and 3: derived.
 
     >>> scores = range(100, 200), range(100)
     >>> any_mechanism = epsilon_one_run_curve(*scores, confidence=0.95, delta=1e-5, guesses=(50, 50))
@@ -157,14 +156,13 @@ def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float
 
 @cache
 def planned_guesses(canaries: int, strength: float, *, confidence: float, family: Family) -> tuple[int, int]:
-    """Choose the numbers of "member" and "non-member" guesses that promise the largest bound if the claimed trade-off
-    curve is true.
+    """Choose the numbers of "member" and "non-member" guesses that promise the largest bound under the claimed curve.
 
-    The claimed curve is the curve of `family` with this `strength`. Let f̄(x) be its true positive rate at the false
-    positive rate x. On average, half of m = `canaries` ≥ 2 canaries are members, and a threshold with false positive
-    rate x guesses m·(x + f̄(x))/2 canaries to be members. We try several x, and assume that one standard deviation
-    fewer guesses are right than the curve allows. The number of "non-member" guesses is the same, or 0 if the family is
-    one-sided. The plan depends only on m and the claimed curve, so it costs no confidence.
+    The claimed trade-off curve is the curve of `family` with this `strength`. Let f̄(x) be its true positive rate at
+    the false positive rate x. On average, half of m = `canaries` ≥ 2 canaries are members, and a threshold with false
+    positive rate x guesses m·(x + f̄(x))/2 canaries to be members. We try several x, and assume that one standard
+    deviation fewer guesses are right than the curve allows. The number of "non-member" guesses is the same, or 0 if the
+    family is one-sided. The plan depends only on m and the claimed curve, so it costs no confidence.
 
     >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())
     (146, 146)

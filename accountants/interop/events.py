@@ -47,8 +47,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     replacement comes with `REPLACE_ONE`, which `RdpAccountant` requires.
 
     There are events for two kinds of mechanism: Gaussian noise of constant shift (in every round, for k of n sampled
-    clients, or Poisson-sampled), and Laplace noise on one coordinate in every round. Other mechanisms raise a
-    ValueError.
+    clients, or Poisson-sampled), and Laplace noise on one coordinate in every round. Others raise a ValueError.
 
     Source: dp_accounting 0.6, run against exact profiles.
 
@@ -136,8 +135,7 @@ def _updates(updates: PrivateUpdates) -> DpEvent:
 
 
 def _multiplier(shift: float) -> float:
-    """Divide the noise by the neighbors' distance. The result is a float, since dp_accounting misprices integers and
-    float32."""
+    """Divide the noise by the neighbors' distance, as a float: dp_accounting misprices integers and float32."""
     multiplier = 1 / float(shift) if shift > 0 else inf
     if multiplier == inf:
         raise ValueError(f"the release does not depend on the record (shift {shift:g}), for which there is no event")

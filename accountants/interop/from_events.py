@@ -36,8 +36,7 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
         unit: the unit in which neighbors differ, such as a record or a client.
 
     Raises:
-        ValueError: for any other event or relation, with the reason. To compose mechanisms of several kinds, use a
-            ledger.
+        ValueError: for any other event or relation, with the reason. A ledger composes mechanisms of several kinds.
 
     Source: dp_accounting 0.6. The mechanism of an event from `to_dp_event` has the ε of the original mechanism up to
     rounding. A replace-one mechanism without sampling comes back as add-or-remove-one.

@@ -30,8 +30,8 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
     Steps of the optimizer may differ in noise and sampling rate. Neighbors add or remove one record.
 
     Attributes:
-        history: entries (noise multiplier, sample rate, number of steps), as in opacus' own accountants; consecutive
-            equal steps form one entry.
+        history: entries (noise multiplier, sample rate, number of steps), as in opacus' own accountants; equal steps in
+            a row form one entry.
 
     Source: Doroshenko et al. 2022 (numerical composition); Mironov, Talwar and Zhang 2019 (Rényi, Poisson-sampled);
     Balle and Wang 2018, Theorem 8 (without sampling).

@@ -46,8 +46,7 @@ _ONCE = "exchanging equal patches counts as no change of order; other records ma
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
     """Certificate of patch shuffling: all orders of an image's patches are equally likely given the set of patches.
 
-    This is no differential privacy, since the patches themselves are released. If there is only one order, the
-    certificate claims nothing.
+    This is no differential privacy, since the patches themselves are released. With a single order, nothing is claimed.
 
     An image has N ≥ 1 patches (`tokens`) and N! orders. If patches repeat, `multiplicities` says how often each
     different patch occurs; these numbers sum to N. None means that all patches differ. `log10_permutations` among the

@@ -1,9 +1,8 @@
-"""Upper bounds on the entropy of an image's patch order, given an attack's success; and why shuffling has no finite ε
-(`distinguish`).
+"""Upper bounds on the entropy of an image's patch order, given an attack's success; `distinguish` shows that ε = ∞.
 
 Every function with an argument `success` or `accuracy` gives an upper bound on the remaining entropy in bits, in the
-shape of this argument. A failed attack proves nothing: for a success at or below chance, the result is log2 N!, the
-entropy of a uniform order.
+shape of this argument. A failed attack proves nothing: for a success at or below chance, the result is log2 N! (a
+uniform order).
 
 N ≥ 1 is the number of patches (`tokens`). `multiplicities` says how often each different patch occurs; None means that
 all patches differ. Successes and accuracies lie in [0, 1], confidences in (0, 1).
@@ -112,10 +111,10 @@ def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
 
 
 def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a success probability, from `hits` successes in `trials` ≥ 1 independent
-    trials; 0 without a success.
+    """One-sided lower confidence limit of a success probability, from `hits` successes in `trials` ≥ 1 trials.
 
-    A trial is a whole order, or *one* patch of each image: patches of one image are not independent.
+    Trials must be independent: a trial is a whole order, or *one* patch of each image. The limit is 0 without a
+    success.
 
     Source: Clopper and Pearson 1934.
 
@@ -129,8 +128,7 @@ def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> flo
 
 
 def accuracy_lower_limit(accuracy: float, images: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a mean patch accuracy over independent images. Patches of one image may
-    depend on each other.
+    """One-sided lower confidence limit of a mean patch accuracy over images. Patches of one image may be dependent.
 
     It is the smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln(1/(1 − confidence)), where KL is the
     relative entropy of two coins.
@@ -233,7 +231,7 @@ def distinguish(
 
 
 def _ln_rencontres(n: int) -> Array:
-    """ln of C(n, d)·D_d for d = 0..n, the permutations that move exactly d of n elements."""
+    """ln of C(n, d)·D_d for d = 0..n, the number of permutations that move exactly d of n elements."""
     d = np.arange(n + 1)
     shares = np.cumsum((-1.0) ** d * np.exp(-gammaln(d + 1.0)))  # D_d / d!; the series is alternating and short
     shares[1:2] = 0

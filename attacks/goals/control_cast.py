@@ -136,7 +136,7 @@ class Cast:
         imitate: Callable[[Tensor, Generator], Tensor] | None,
         draws: Generator,
     ) -> ImageObservation:
-        """The observation that the attack gets in the control."""
+        """The attack's observation in a control: the views and, if the attack declares them, the other arguments."""
         needs = attack.needs
         return replace(
             self._held(),
@@ -148,8 +148,7 @@ class Cast:
         )
 
     def led(self, start: int, noise: bool) -> ImageObservation:
-        """The observation in a control of an attack that takes over the training; with `noise`, the clients send
-        noise."""
+        """The observation in a control of an attack that takes over training; with `noise`, the clients send noise."""
         batch = self.batch_size
         clients = Learners(self.own, self.own_labels, self.victims, self.victim_labels, batch, start, noise)
         return replace(self._held(), views=clients.views(), clients=clients)

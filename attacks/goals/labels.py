@@ -36,8 +36,8 @@ class LabelObservation(Observation):
         lower: the client's own lower segment.
         lower_weights: state dict of `lower` in the round of each view; None if it never changed.
         auxiliary: the client's own images [N, ...], one for each row.
-        known_rows: int64 [K], the indices of the K rows whose labels the adversary knows (a client knows its own); None
-            if there are none.
+        known_rows: int64 [K], the indices of the K rows whose labels the adversary knows (a client knows its own), or
+            None.
         known_labels: int64 [K], the labels of these K rows.
         own_labels: int64 [N], the label of the client's own record in each row. An attack that declares this field
             infers the label of the one other record whose loss is in the row's gradient.
@@ -131,11 +131,10 @@ def observe(
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
     """Run two control experiments: an attack must find labels in an easy task, and nothing in pure noise.
 
-    In the easy task, a linear server returns gradients for two labels of unequal frequency. Some attacks get another
-    task:
+    In the easy task, a linear server returns gradients for two labels of unequal frequency. Exceptions:
     - An attack that knows some records of each label gets three labels.
     - An attack on the label of a second record in a gradient gets gradients of the sum of both records' losses.
-    - An attack without gradients, or with its own labeled images, gets smashed data and images that differ strongly by
+    - An attack without gradients, or with its own labeled images, gets smashed data and images that depend on the
       label.
     """
     of_other, mounting = "own_labels" in attack.needs, attack.mounting

@@ -31,7 +31,7 @@ class MembershipObservation(Observation):
         candidate_labels: labels of the candidates, int64 [N].
         predict: function from images to the attacked model's logits.
         fit: function that trains a shadow model (a model like the attacked one) on given images; None if the adversary
-            cannot train any.
+            cannot.
     """
 
     candidates: Tensor

@@ -39,13 +39,11 @@ class ImageObservation(Observation):
     For token sequences and tables, the same fields hold records [M, ...] instead of images.
 
     Attributes:
-        columns: for table rows, the number of categories of each column, 0 for a dense (numeric) one; empty for other
-            records.
+        columns: for table rows, the number of categories of each column, 0 for a dense (numeric) one; empty otherwise.
         words: for token sequences, the number of words in the public vocabulary; 0 if it is unknown.
         auxiliary: the adversary's M images [M, C, H, W] in [0, 1].
         auxiliary_labels: labels of the auxiliary images, int64 [M].
-        query: function that runs the clients' *defended* lower segments on one round of the adversary's images (black
-            box).
+        query: function that runs the clients' *defended* lower segments on a round of the adversary's images.
         rules: which queries the threat model allows.
         lower: a client's lower segment itself (white box).
         upper: the server's own segment: smashed data -> logits [N, L] for N rows and L labels.
@@ -156,8 +154,8 @@ def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Divide the adversary's images into images to learn from, and one round of images to compare options. The second
-    part is None if there are too few images, and both are None if there are fewer than two."""
+    """Divide the adversary's images into images to learn from, and one round of images on which to compare an attack's
+    options. The second part is None if there are too few images, and both are None if there are fewer than two."""
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size
@@ -186,8 +184,7 @@ def observe(
     Use it to run an attack directly, without `run_audit`.
 
     Args:
-        lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], each image
-            separately.
+        lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], one by one.
         images: the private images, [N, C, H, W] in [0, 1]; N is a multiple of `batch_size`.
         batch_size: images per round.
         auxiliary: the adversary's images; given these, the adversary can also query `lower`.

@@ -40,12 +40,12 @@ def hijacking_networks(
     of patches, or (D,); raises `NotApplicable` if T is not a square number. The first convolution has `width` channels
     (64 in the authors' code), later ones up to four times as many. The encoder's last activation is `end` (linear in
     the authors' code). The discriminator reads `classes` labels and has `blocks` residual blocks; for vectors, half as
-    many linear blocks.
+    many linear ones.
 
     Source: Pasquini et al. 2021, the authors' networks by split level: linear strided convolutions, transposed
     convolutions that end in tanh, and a discriminator of six residual blocks without normalization. The sizes of image
-    and release determine the number of layers. For 3×32×32 images and releases of shape 64×16², 128×8² and 256×4², the
-    networks are the authors'.
+    and release determine the number of layers. The networks are the authors' for 3×32×32 images and releases of 64×16²,
+    128×8² and 256×4².
     """
     maps = _maps(released)
     sides = _halved_sizes(image[1:], maps[1:] if maps else None)

@@ -27,8 +27,8 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The settings of `FSHA`, with the recipe's values for None. The range of the first release replaces an `end` of
-    None."""
+    """The settings of `FSHA`, with the recipe's values for None; if `end` is None, the first release's range
+    decides."""
 
     penalty: PenaltyNorm
     penalty_weight: float

@@ -22,8 +22,8 @@ class GradientMatching(NamingAttack):
     Attributes:
         positive: the positive label, ≥ 0.
         distance: "mse", as published, or "cosine" (1 − cosine), which does not depend on the gradient's scale.
-        message: number ≥ 1 of images over which a loss is averaged; it scales the candidate gradients for "mse". None
-            takes all rows of a view.
+        message: number ≥ 1 of images over which a loss is averaged; it scales the candidate gradients for "mse". None:
+            all rows of a view.
         epoch: the attacked epoch of training, as in `LabelLeak`.
 
     The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact. In

@@ -20,8 +20,8 @@ class LabelLeak(NamingAttack):
 
     A released row holds the smashed data of one record, or of several mixed records. In the views of a client, the
     gradient is the one that this client receives (unicast or broadcast). If the server's defense mixes records of
-    several clients, the server's views hold the gradient of each group, and the attack infers the label of every record
-    in it.
+    several clients, the server's views hold the gradient of each group, and the attack infers the labels of all its
+    records.
 
     Attributes:
         score: "norm" (L2) or "cosine" (with the reference).
@@ -40,8 +40,7 @@ class LabelLeak(NamingAttack):
             subtracted first. The remainder has mean zero, so "cosine" needs reference="labeled", which is then computed
             from the adversary's own labels.
         epoch: "pooled" averages a record's scores over all epochs of training that the privacy certificate counts. A
-            number selects one epoch, counted from 0, or from the end (-1 is the last). "every" reads each epoch
-            separately, for a curve.
+            number selects one epoch, counted from 0, or from the end (-1 is the last). "every" reads each by itself.
 
     In a balanced task positives may have longer or shorter gradients, so an AUC below 1/2 is a leak, too.
 

@@ -45,8 +45,7 @@ class ModelCompletion(NamingAttack):
         epoch: the epoch whose records are attacked, as in `LabelLeak`; the lower segment is the one after training.
 
     The head has batch normalization, a ReLU and a linear layer. It is trained by MixMatch: guessed labels are
-    sharpened, and all records are mixed in pairs. Here they are mixed at the cut, so that records of any domain can be
-    mixed.
+    sharpened, and all records are mixed in pairs. Here they are mixed at the cut, which suits records of any domain.
 
     Source: Fu et al. 2022, "Label inference attacks against vertical federated learning" (USENIX Security), §4, with
     head, rate, temperature, mixing and weight of the authors' repository; Berthelot et al. 2019 for MixMatch.

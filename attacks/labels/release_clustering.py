@@ -171,10 +171,11 @@ def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) ->
 def cluster_distances(
     rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool, signed: bool = True
 ) -> Tensor:
-    """Distances [N, L] of rows [N, F] to the clusters of L = `count` labels, by k-means with `labels` of rows `seeds`.
+    """Distances [N, L] of rows [N, F] to L = `count` clusters, one for each label, that k-means finds.
 
-    With `cosine`, directions are compared (spherical k-means); unless `signed`, a direction equals its opposite. A
-    label without a seed has no cluster; its distances are the largest distance of any row to a cluster.
+    The rows `seeds`, int64 [K], have the known `labels`, int64 [K]. With `cosine`, directions are compared (spherical
+    k-means); unless `signed`, a direction equals its opposite. A label without a seed has no cluster; its distances are
+    the largest distance of any row to a cluster.
     """
     named, of = labels.unique(return_inverse=True)
     rows = nn.functional.normalize(rows, dim=1) if cosine else rows
@@ -199,7 +200,7 @@ def _apart(rows: Tensor, centers: Tensor, signed: bool) -> Tensor:
 
 
 def _along(rows: Tensor, others: Tensor) -> Tensor:
-    """Each row or its opposite: the one that has the same direction as the row's partner."""
+    """Turn each row that points against its partner in `others` to its opposite."""
     return torch.where((rows * others).sum(1, keepdim=True) < 0, -rows, rows)
 
 

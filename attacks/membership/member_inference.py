@@ -26,8 +26,8 @@ class MemberInference(Checked):
         shadows: number of shadow models for "lira" and "rmia", even and ≥ 4. Each model is trained on half of the
             candidates, and each candidate is in the training data of half of the models.
 
-    Source: Yeom et al. 2018, §4; Carlini et al. 2022, Algorithm 1 with one variance for all (§VI-B); Zarifzadeh et al.
-    2024, Eqs. 3 and 4.
+    Source: Yeom et al. 2018, §4; Carlini et al. 2022, Algorithm 1, one variance (§VI-B); Zarifzadeh et al. 2024, Eqs.
+    3, 4.
     """
 
     name: ClassVar[str] = "member_inference"

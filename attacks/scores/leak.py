@@ -261,7 +261,7 @@ def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float
 
 
 def _areas(values: Array, truth: NDArray[np.bool_], members: NDArray[np.intp], count: int) -> tuple[Array, Array]:
-    """The area of every batch, NaN if it has none, and its number of examples, by ranks within batches."""
+    """Compute each batch's area under the ROC curve, NaN if it has none, and its number of examples."""
     order = np.lexsort((values, members))
     sizes = np.bincount(members, minlength=count)
     starts = np.cumsum(sizes) - sizes

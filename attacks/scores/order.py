@@ -16,7 +16,7 @@ from privkit.constraints import whole
 
 
 def equal_tokens(tokens: Tensor, batch: int) -> Tensor:
-    """The kind of each token of [N, T, D], int64 [N, T]; in a message, only bitwise equal tokens share a kind."""
+    """Number the kinds of tokens [N, T, D], int64 [N, T]: in a message of `batch` rows, equal tokens share a kind."""
     parts = (tokens + 0.0).split(batch)  # −0 and 0 are equal
     return torch.cat([x.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(x.shape[:2]) for x in parts])
 
@@ -51,8 +51,7 @@ def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor
 def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
     """For each true image, the share of its pieces (tokens) that the guess puts into this image, at any place.
 
-    A guess without any knowledge reaches 1/batch, or the share of pieces that the shuffle leaves in their row, if this
-    share is larger.
+    A blind guess reaches 1/batch, or the share of pieces that the shuffle leaves in their row, if this is larger.
     """
     placed, right = _contents(guess, truth, batch, kinds)
     most = int(max(placed.max(), right.max())) + 1
@@ -91,7 +90,7 @@ def _also_offered(wanted: Tensor, offered: Tensor) -> Tensor:
 
 
 def _occurrences(codes: Tensor) -> Tensor:
-    """Codes made distinct for the first, second, … occurrence of a code."""
+    """Make equal codes distinct: the first, second, … occurrence of a code gets a code of its own."""
     flat = codes.flatten()
     order = flat.argsort(stable=True)
     ordered = flat[order]
