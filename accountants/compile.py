@@ -30,7 +30,7 @@ from privkit.accountants.spec.shift import laplace_parts, laplace_shift
 from privkit.shared.array import Array
 
 _NUMERICAL = "numerical_composition", "third_record"
-"""Bounds that are tried only if tight ones are asked for."""
+"""Bounds that are tried only with `tight`."""
 
 
 def steps(mechanism: SplitMechanism) -> Steps:
@@ -62,7 +62,7 @@ def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     if isinstance(part, ShuffledEpochs) and part.records is not None:
         from privkit.accountants.bounds.shuffled_rows import ShuffledRows  # its FFT is slow to import
 
-        apart = replace(mechanism, relation="replace_one").shift().constant or 0.0  # of two records, not of a dummy
+        apart = replace(mechanism, relation="replace_one").shift().constant or 0.0  # of two records, no dummy
         return ShuffledRows(records=part.records, mu=law.constant, apart=max(law.constant, apart)), rounds
     kind: Sampling = "poisson" if isinstance(sampling, Poisson) else "without_replacement"
     rate = sampling.rate

@@ -88,7 +88,7 @@ def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
 
     Source: derived: the choice is made before the first release, so it depends on no release.
     """
-    free = renyi.canonne(USUAL_ORDERS, np.zeros(USUAL_ORDERS.size), budget.delta)  # ε of a curve of 0
+    free = renyi.canonne(USUAL_ORDERS, np.zeros(USUAL_ORDERS.size), budget.delta)  # ε of a zero Rényi curve
     limits = np.concatenate([[gaussian.mu_for(budget.epsilon, budget.delta) ** 2], budget.epsilon - free])
     with np.errstate(divide="ignore", invalid="ignore"):
         often = np.where(limits > 0, limits / cost, -1.0)

@@ -108,7 +108,7 @@ class LedgerFile:
                 f"cannot write the ledger {self.path}: {error.strerror or error}; release nothing, free some space and "
                 "open it again"
             ) from None
-        except BaseException:  # interrupted: whether the line is on disk, opening will tell
+        except BaseException:  # interrupted: the line may be on disk, which opening finds out
             self.close()
             raise
         self._size += len(data)

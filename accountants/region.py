@@ -13,7 +13,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array
 from privkit.shared.limits import PRIORS, Limits
 
-_NODES = 257  # values of ε behind a region
+_NODES = 257  # number of values of ε from which a region is computed
 _TAIL, _LARGEST = 1e-9, 700.0
 """δ at the largest ε of a region, and the largest ε whose exponential is a float."""
 

@@ -124,7 +124,7 @@ def _mechanism_of_row(cells: Mapping[str, Any], said: Mapping[str, str], start: 
     noise = Noise(
         law=named,
         smashed=get.needed("noise_parameter", kind) if law.answers else get("sigma"),
-        labels=None if labels is None else get("sigma_labels") or get("sigma") or 1.0,  # 1 for what has no sigma
+        labels=None if labels is None else get("sigma_labels") or get("sigma") or 1.0,  # 1 without a sigma
         site="mixer" if law.answers or kind == "hidden_mask" else get("noise_site"),
     )
     mixing, participation = _mixing_of_row(get), _participation_of_row(get)

@@ -87,7 +87,7 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
 
     Source: Kuhn 1955, computed by scipy's `linear_sum_assignment`.
     """
-    from scipy.optimize import linear_sum_assignment  # not for those who import an attack that assigns nothing
+    from scipy.optimize import linear_sum_assignment  # imported here, since most attacks need no assignment
 
     # one exact solve a group, once in many steps: batched auction solvers were not needed
     return np.stack([linear_sum_assignment(table)[1] for table in costs]).astype(np.int64)

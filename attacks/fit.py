@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from privkit.attacks.base import AttackDiverged, NoSession, Session
 
-JUDGED_FROM = 4  # least epochs at which half of a training shows anything
+JUDGED_FROM = 4  # smallest number of epochs for which half of a training is informative
 
 
 class Training(Protocol):

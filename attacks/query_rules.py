@@ -25,7 +25,7 @@ class QueryRules(Checked):
 class Counted(Protocol):
     """A query function that counts the rounds that it answered."""
 
-    rounds: int  # rounds sent so far
+    rounds: int  # number of rounds sent so far
 
 
 ANY_QUERIES = QueryRules()  # as many rounds as an attack likes, copies allowed

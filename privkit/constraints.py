@@ -137,8 +137,8 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    words: str = ""  # empty if it constrains nothing
-    test: _Test | None = None  # None if nothing is checked
+    words: str = ""  # the allowed values in words; empty if all values are allowed
+    test: _Test | None = None  # the check of a value; None if nothing is checked
 
 
 _Tests = tuple[tuple[str, str, _Test], ...]

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from privkit.reports.escape import terminal
 
 LONGEST = 200  # characters of a value that an error repeats
-_NEAR = 6  # near names of an unknown one among too many
+_NEAR = 6  # largest number of near names that an error lists
 
 
 class PrivkitError(Exception):

@@ -110,7 +110,7 @@ def ceiling_one_run(
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
     correct: int
-    asked: tuple[int, int]  # numbers of guesses "member" and "non-member"
+    asked: tuple[int, int]  # numbers of "member" and "non-member" guesses
     threshold: float | None  # lowest score that is guessed "member"; None without such a guess
 
 
@@ -144,8 +144,8 @@ def _largest_epsilon(trials: list[_Trial], canaries: int, delta: float, error: f
 
         if 2 * trial.correct <= sum(trial.asked) or not rejected(best):
             continue
-        # Where 2mδ > 1, the p-value need not increase with ε. Its smaller form, with P[F = i] summing to at most 1,
-        # does, so whatever is rejected lies below a valid bound.
+        # If 2mδ > 1, the p-value may fall as ε grows. Its smaller form, with P[F = i] that sum to at most 1, cannot
+        # fall, so every rejected ε lies below a valid bound.
         low, high = doubled(rejected, best, max(1.0, 2 * best))
         low, _ = narrowed(rejected, low, high, near=lambda a, b: b - a <= 1e-13 * b)
         if low > best:

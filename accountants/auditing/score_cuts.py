@@ -44,7 +44,7 @@ def scores(name: str, values: ArrayLike) -> Array:
 class Cuts:
     """J thresholds and their numbers of errors, if every score at or above the threshold is guessed "member"."""
 
-    thresholds: Array  # [J]
+    thresholds: Array  # [J] score thresholds
     missed: _Counts  # [J] number of members below the threshold
     alarms: _Counts  # [J] number of non-members at or above the threshold
 

@@ -31,8 +31,8 @@ class Case:
     what: str  # the quantity, in words
     compute: Callable[[], Any]
     expected: float
-    rel: float = 0.0  # tolerance, relative
-    abs: float = 0.0  # tolerance, absolute
+    rel: float = 0.0  # relative tolerance
+    abs: float = 0.0  # absolute tolerance
     source: str = ""  # where the reference value comes from
 
     def check(self) -> tuple[bool, float]:

@@ -25,7 +25,7 @@ class Event:
     """An event, and the settings with which dp_accounting computes its ε."""
 
     event: DpEvent  # the event, for `compose` of an accountant of dp_accounting
-    relation: NeighboringRelation  # the relation to give to this accountant; with another one its ε is wrong
+    relation: NeighboringRelation  # the relation to give to this accountant, whose ε is wrong with another relation
     accountants: tuple[
         _Accountant, ...
     ]  # the accountants that take the event: "rdp" (`RdpAccountant`), "pld" (`PLDAccountant`)

@@ -104,7 +104,7 @@ def register() -> None:
 
 def _checked_entry(entry: Iterable[Any]) -> _Step:
     sigma, rate, steps = entry
-    if isinstance(rate, float) and 1 < rate <= 1 + 1e-9:  # a sum of batches' shares that rounds above the whole
+    if isinstance(rate, float) and 1 < rate <= 1 + 1e-9:  # shares of batches may sum to above 1 by rounding
         rate = 1.0
     return (
         validate.real("noise_multiplier", sigma, least=0),

@@ -18,12 +18,12 @@ from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.tokens import rouge_1
 from privkit.shared.seeds import derive
 
-CONTROL_IMAGES = 1_000  # most auxiliary images that take part
-_PLAYED = 100  # most records in the role of victims
+CONTROL_IMAGES = 1_000  # largest number of auxiliary records that take part
+_PLAYED = 100  # largest number of attacked records, unless a round has more
 _OF_VECTORS, _LONGER = 8, 4
 """Side in pixels of images that are sent as vectors, and factor on the training steps: a decoder must learn the
 places."""
-_PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
+_PROBE_SCALE = 6.0  # factor on logits that least squares put near 0 and 1, since a trained server is more certain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Cast:
     mean: Tensor  # mean of the adversary's records, without the attacked ones
     identity: nn.Module  # the lower segment that outputs the record itself
     batch_size: int  # records per round
-    columns: tuple[int, ...]  # as in `ImageObservation`
+    columns: tuple[int, ...]  # categories of each column of a table, as in `ImageObservation`; else empty
     texts: bool  # whether records are sequences of ids
     real: bool  # whether noise has the shape of the real release: images are not shrunk, and no lower segment is used
     memory: Memory | None  # cache of what other attacks learned in their controls

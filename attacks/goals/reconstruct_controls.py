@@ -24,8 +24,8 @@ of three seeds; unordered tokens are worse than the mean image). The third holds
 of the differences between images, since a short training reads releases with gaps badly."""
 _NOTHING = 1e-6  # share of the differences between records in a release about which the control can say nothing
 _NOTICED, _FAR = 1.02, 0.5
-"""Swapping the public weights of mixed members must raise the MSE to this multiple (an attack that ignores them draws
-the same), unless the MSE is within this part of the share that it needs."""
+"""If the public weights of mixed records are swapped, the MSE must rise by the first factor, since an attack that
+ignores the weights keeps its MSE. Below the second factor times the largest MSE that passes, this is not required."""
 SHORTER = 5  # factor by which the noise control has fewer steps: a leak outside the release needs no training
 _NOISE_SLACK, _SURE, _OTHERS, _FEWEST = 0.03, 0.99, 10, 5
 """The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are

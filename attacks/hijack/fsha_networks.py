@@ -58,7 +58,7 @@ def hijacking_networks(
     for network in (networks.pilot, networks.decoder, networks.discriminator):
         for layer in network.modules():
             if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)  # what the authors' framework does by itself
+                nn.init.xavier_uniform_(layer.weight)  # the default of the authors' framework
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
     return networks

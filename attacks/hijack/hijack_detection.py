@@ -38,8 +38,8 @@ class SplitGuard(Checked):
     generator: Generator  # on the CPU; it divides the gradients for right labels into two random halves
     policy: Policy = "voting"
     threshold: Fraction = 0.9  # scores below it mean an attack; 0.9 in the source
-    patience: Count = 10  # scores before the first verdict
-    group: Count = 5  # scores in a mean
+    patience: Count = 10  # number of scores before the first verdict
+    group: Count = 5  # number of scores in a mean
     warm_up: Whole = 20  # first rounds to ignore, since an untrained model reacts alike to right and wrong labels
     slope: Positive = 5.0  # speed at which scores saturate (α of the source; 5 in the authors' notebook)
     power: Positive = 2.0  # exponent of scores (β of the source; 2 in the authors' notebook)

@@ -27,8 +27,8 @@ class Leak:
     """
 
     auc: Interval  # in [0, 1]; 1/2 is chance; `n` counts examples
-    batches: int = 1  # 1 if all examples share one curve
-    skipped: int = 0  # batches with only one kind of examples, which have no area
+    batches: int = 1  # number of averaged batches; 1 if all examples share one curve
+    skipped: int = 0  # number of batches with only one kind of examples, which have no area
 
     @property
     def advantage(self) -> float:
