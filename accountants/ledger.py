@@ -210,7 +210,7 @@ class Ledger:
         return True
 
     def epsilon(self, delta: float) -> Certificate:
-        """The certificate of the smallest ε that is proven at δ in (0, 1) for all charges together."""
+        """The certificate of the smallest ε that is proven at δ in (0, 1) for all charged releases together."""
         d = validate.delta(delta)
         if not self._counts:
             return self._nothing(0.0, d)
@@ -219,7 +219,7 @@ class Ledger:
         return self._certificate(best, limit, limit.value, d, lower)
 
     def delta(self, epsilon: float) -> Certificate:
-        """The certificate of the smallest δ that is proven at ε ≥ 0 for all charges together, as in `epsilon`."""
+        """The certificate of the smallest δ that is proven at ε ≥ 0 for all charged releases, as in `epsilon`."""
         e = validate.real("epsilon", epsilon, least=0)
         if not self._counts:
             return self._nothing(e, 0.0)

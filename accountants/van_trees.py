@@ -133,11 +133,11 @@ def error_floor(
     L, the releases add the information A = (R/σ²)·E JᵀJ to the prior. So the MSE per coordinate is at least tr[LᵀL (I +
     A)⁻¹]/d.
 
-    The trace is convex in A, so a sample mean in place of A would put the floor too high. Therefore half of the draws
-    only choose a point B. The tangent of the trace at B lies below the trace and is linear in A, so its mean over the
-    other draws has no bias. With a Lipschitz constant, the confidence limit below this mean is proven. Otherwise
-    Student's limit is used, and the floor is an estimate: of the 95 % limits from 100 draws, 2 to 7 % were too high for
-    tanh, 12 to 16 % for x³, and more for a steep rectifier if few draws exceed its kink.
+    The trace is convex in A, so a sample mean in place of A would put this bound (the floor) too high. Therefore half
+    of the draws only choose a point B. The tangent of the trace at B lies below the trace and is linear in A, so its
+    mean over the other draws has no bias. With a Lipschitz constant, the confidence limit below this mean is proven.
+    Otherwise Student's limit is used, and the floor is an estimate: of the 95 % limits from 100 draws, 2 to 7 % were
+    too high for tanh, 12 to 16 % for x³, and more for a steep rectifier if few draws exceed its kink.
 
     Args:
         prior: the distribution of the record before the release.

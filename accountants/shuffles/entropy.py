@@ -113,8 +113,7 @@ def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
 def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> float:
     """One-sided lower confidence limit of a success probability, from `hits` successes in `trials` ≥ 1 trials.
 
-    Trials must be independent: a trial is a whole order, or *one* patch of each image. The limit is 0 without a
-    success.
+    Trials must be independent: whole orders, or *one* patch of each image. The limit is 0 without a success.
 
     Source: Clopper and Pearson 1934.
 

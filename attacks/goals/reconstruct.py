@@ -209,10 +209,11 @@ def observe(
 
 
 def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
-    """For each image, the index of the guess that the best assignment gives to it, within its message: int64 [N].
+    """For each of N images, the index of the guess that the best assignment in its round gives to it: int64 [N].
 
-    A defense that mixes images may exchange their places. The assignment with the smallest total MSE undoes this. It
-    uses the true images, so an adversary who has to sort the guesses reaches at most the resulting scores.
+    A defense that mixes images may exchange their places within a round of `batch_size` images. The assignment with the
+    smallest total MSE undoes this. It uses the true images, so an adversary who has to sort the guesses reaches at most
+    the resulting scores.
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
     """

@@ -155,7 +155,6 @@ def _decoder(
 
 
 def _maps(released: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """The shape (C, H, W) of a release laid out in two dimensions; None for a vector."""
     if len(released) == 2:
         side = isqrt(released[0])
         if side * side != released[0]:

@@ -154,7 +154,7 @@ class Server(Resumable):
         return self.labels.drawn(told, draws)
 
     def _sent(self, released: Tensor, draws: Generator) -> Tensor:
-        """One round of the pilot's releases after the clients' defense, as far as the server knows the defense."""
+        """One round of the encoder's releases after the clients' defense, as far as the server knows the defense."""
         if self.imitate is not None:
             return self._patches(self.imitate(self._whole(released), draws))
         if self.settings.noise > 0:

@@ -112,8 +112,6 @@ class SplitGuard(Checked):
 
 
 class _Batches:
-    """Sums of gradients and of their norms, from which means are computed."""
-
     def __init__(self, total: Tensor | float = 0.0, norms: float = 0.0, count: int = 0) -> None:
         self.total, self.norms, self.count = total, norms, count
 

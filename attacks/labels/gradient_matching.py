@@ -71,7 +71,7 @@ class GradientMatching(NamingAttack):
 
 
 def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Compute the gradient of each record's cross-entropy at its smashed data (F numbers), for every label: [L, N, F].
+    """Compute the gradient of N records' cross-entropy at their smashed data (F numbers), for all L labels: [L, N, F].
 
     With `labels` [A, N], only these A labels of each record are tried, and the result is [A, N, F]. `upper` maps
     smashed data to logits [N, L ≥ 2], each record independently. One batched backward pass covers all labels, since the

@@ -1,8 +1,8 @@
 """How much of a guessed order of tokens is right: direct, neighbor and membership accuracy of each image.
 
 An arrangement of the T tokens (pieces) of N images is int64 [N, T], as in `privkit.attacks.goals.order.Permutation`:
-the place of each released piece among all places of its message. If `kinds` are given, equal pieces are
-interchangeable: swapping two equal patches is correct.
+the place of each released piece among all places of its message (the rows that are shuffled together). If `kinds` are
+given, equal pieces are interchangeable: swapping two equal patches is correct.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
 def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
     """For each true image, the share of adjacent pairs of pieces that are also adjacent in the guess.
 
-    A pair must have the same direction, but may be in any image of its message; pairs with equal contents count as many
-    times as both arrangements contain them. An image has 2·√T·(√T − 1) pairs. T ≥ 4 must be a square number.
+    A pair must have the same direction, but may be in any of the `batch` images that are shuffled together; pairs with
+    equal contents count as many times as both arrangements contain them. An image has 2·√T·(√T − 1) pairs. T ≥ 4 must
+    be a square number.
 
     Source: the measure of Cho et al. 2010 and of the puzzle solvers after them.
     """
