@@ -50,8 +50,6 @@ def _decimal(**limits: float) -> Callable[[str, Any], float]:
 
 
 def _whole(least: int = 1) -> Callable[[str, Any], int]:
-    """A parser of whole numbers: 3.0 and 1e6 are whole, 3.5 is not. It refuses 1.000, which may mean a thousand."""
-
     def parsed(name: str, value: Any) -> int:
         if isinstance(value, str) and fullmatch(r"\s*[1-9]\d{0,2}\.000\s*", value):
             few = value.strip().removesuffix(".000")

@@ -59,8 +59,6 @@ class TableEntry:
 
 
 class _Row:
-    """The values of one row of a parameter table; it records which of them were read."""
-
     def __init__(self, cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> None:
         self.said = said  # column -> another library's word by which the row gives it
         self.given: dict[str, Any] = {}  # the parsed cells by column name

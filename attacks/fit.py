@@ -161,7 +161,7 @@ def fit_doubling(
 class Stage:
     """The session of one stage of an attack, whose state lies under the key `slot` in the attack's state.
 
-    It reports the progress of the whole attack: the stage begins after `before` of `total` epochs (None if last).
+    It reports the whole attack's progress: the stage begins after `before` of `total` epochs (None if last).
     """
 
     def __init__(

@@ -177,7 +177,6 @@ def _rule(hint: Any) -> _Rule:
 
 
 def _is_class(hint: Any) -> TypeGuard[type]:
-    """Whether the annotation allows every object of a class: a dataclass, `bool`, or None's class."""
     return hint in (bool, NoneType) or (isinstance(hint, type) and dataclasses.is_dataclass(hint))
 
 
@@ -195,7 +194,6 @@ def _one_of(classes: tuple[type, ...]) -> _Rule:
 
 
 def _any_of(members: Sequence[Any]) -> _Rule:
-    """The rule "an object of one of the classes, a literal, or a value of one other member"; errors name all."""
     classes = tuple(member for member in members if _is_class(member))
     objects = _one_of(classes)
     literals = [member for member in members if get_origin(member) is Literal]

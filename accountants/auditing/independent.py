@@ -39,11 +39,10 @@ def epsilon_independent(
     * "errors" counts all wrong guesses. Guess i is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, where TV is the
       largest total variation that the mechanism allows. So the number of wrong guesses is at least a binomial count
       with this probability (in distribution). This test is stronger for curves like the Gaussian.
-    * "rates" bounds the mean of the a_i and the mean of the b_i from above, each at half the significance, and asks
-      whether the trade-off curve allows both means. The curve is convex, so if it allows the pair (a_i, b_i) of each
-      canary, it allows their means. The Clopper–Pearson limit also holds for a sum of independent trials of different
-      probability at this significance (Hoeffding 1956). This test is stronger if few releases reveal much, as with
-      sampling.
+    * "rates" bounds the mean of the a_i and the mean of the b_i from above, each at half the significance, and rejects
+      a trade-off curve that does not allow both means. The curve is convex, so if it allows each pair (a_i, b_i), it
+      allows the pair of means. The Clopper–Pearson limit holds at this significance although trials differ in
+      probability (Hoeffding 1956). This test is stronger if few releases reveal much, as with sampling.
 
     Args:
         in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not.

@@ -34,10 +34,10 @@ def epsilon_one_run_curve(
     largest true positive rate that it allows at the false positive rate x; for a Gaussian curve, f̄(x) = Φ(Φ⁻¹(x) + μ).
     Let m be the number of canaries, c the number of guesses, and p_j the probability that j guesses are right.
 
-    1. Consider the event that canary t is guessed right and at least i guesses are right. If the coin of t is flipped,
-       its guess is wrong and the other guesses are unchanged, so at least i − 1 guesses are right. The curve limits the
-       first probability to f̄ of the second. As f̄ is concave, the means over all canaries obey the same limit: Σ_{j≥i}
-       j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i.
+    1. Let E be the event that canary t is guessed right and at least i guesses are right. If only the coin of t is
+       flipped, its guess becomes wrong, and at least i − 1 guesses stay right. The curve limits the probability of E to
+       f̄ of the probability of this second event. As f̄ is concave, the means over all canaries obey the same limit:
+       Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i.
     2. If all guesses are "member", a canary that was left out is never guessed right. Then m/2 takes the place of m,
        and the bound is larger; likewise if all guesses are "non-member".
     3. Let v guesses be right in the run, and suppose P[at least v right] ≥ τ = 1 − confidence. Σ p_j is least under
@@ -48,7 +48,7 @@ def epsilon_one_run_curve(
 
     Args:
         in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not. Ties at
-            a border of the guesses are refused.
+            a border are refused.
         confidence: confidence of the bound, in (0, 1).
         delta: δ in (0, 1).
         guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known; see

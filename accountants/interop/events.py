@@ -41,8 +41,8 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
 
     The noise multiplier is 1/μ: the noise divided by the largest distance between the releases of two neighbors.
     dp_accounting itself divides the noise by one record's norm, but its accountants disagree on the cost of a
-    replacement. `PLDAccountant` doubles the norm. `RdpAccountant` does not, so half of the sensitivity is missing; for
-    samples without replacement it takes the norm for the distance. So a replace-one mechanism without sampling comes
+    replacement. `PLDAccountant` doubles the norm. `RdpAccountant` does not, so half of the sensitivity is missing; only
+    for samples without replacement it reads the norm as the distance. So a replace-one mechanism without sampling comes
     with the relation `REPLACE_SPECIAL`, for which all accountants count the distance once. Only sampling without
     replacement comes with `REPLACE_ONE`, which `RdpAccountant` requires.
 

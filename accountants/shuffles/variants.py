@@ -87,7 +87,8 @@ def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) ->
     better than among 10^r equally likely outcomes.
 
     Under "algorithm_2" and "final_shuffle" it is Eq. 7 (`log10_total_permutations`): the final shuffle adds outcomes,
-    but the best guess stays as likely. With "kept_in_place" it is only log10 (B·N′)! for N′ dealt patches of B images.
+    but the best guess stays as likely. With "kept_in_place" it is only log10 (B·N′)!, where N′ patches of each of B
+    images are dealt.
 
     Source: derived from the probabilities in `equally_likely`; the tests compare it with enumeration.
     """

@@ -167,7 +167,6 @@ def _maps(released: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def _halved_sizes(image: tuple[int, int], cut: tuple[int, int] | None) -> Sides:
-    """Sizes from the image down to the size nearest to the cut; each is half of the previous size, rounded up."""
     halvings = (
         ceil(log2(max(1, max(image) / _SMALL_SIDE)))
         if cut is None
