@@ -53,10 +53,9 @@ def _installed(name: str) -> Distribution | None:
 
 
 def _is(foreign: Distribution, origin: str) -> bool:
-    """Whether the file that Python would import is the one that a distribution wrote."""
     return Path(str(foreign.locate_file(_FIRST))).resolve() == Path(origin).resolve()
 
 
 def _written(found: Distribution) -> list[str]:
-    """What pip wrote for a distribution; nothing for the description that a build leaves in a clone."""
+    """Paths of the files that pip wrote for a distribution; empty for the metadata that a build leaves in a clone."""
     return [line[0] for line in csv.reader((found.read_text("RECORD") or "").splitlines()) if line]

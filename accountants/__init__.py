@@ -1,9 +1,8 @@
-"""Accountants: privacy guarantees proven from a mechanism's parameters, with every assumption in words. Imports no
-torch.
+"""Privacy accountants: they prove guarantees from a mechanism's parameters and state every assumption in words.
 
-The library uses neither the training code nor the attacks. `ACCOUNTANTS` lists its functions that return a certificate.
-Every function raises `ValueError` for an argument outside the range that its docstring gives, and the message names the
-allowed range.
+The package imports neither torch, nor the training code, nor the attacks. `ACCOUNTANTS` lists the functions that return
+a certificate. Every function raises `ValueError` for an argument outside the range that its docstring gives, and the
+message names the allowed range.
 """
 
 from __future__ import annotations
@@ -60,5 +59,5 @@ ACCOUNTANTS: dict[str, str] = {
     "no_protection": "privkit.accountants.base:no_protection",
     "patch_shuffle": "privkit.accountants.shuffles.certificates:patch_shuffle",
 }
-"""Name -> "module:function"; each returns a `Certificate`."""
+"""Name -> "module:function"; each function returns a `Certificate`."""
 __getattr__ = lazy(__name__)

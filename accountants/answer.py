@@ -1,4 +1,4 @@
-"""Answers about a split-learning mechanism: ε, δ and Rényi curve, each the smallest of the bounds that hold."""
+"""Compute ε, δ, the Rényi curve and the trade-off curve of a mechanism, each by the smallest proven bound."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from privkit.shared.certificate import Certificate
 
 
 def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
-    """Upper bounds on the Rényi divergence of a run at the given orders α > 1.
+    """Bound from above the Rényi divergence of a run at the given orders α > 1.
 
     A run consists of all releases of the mechanism. The `values` of the result hold one bound ≥ 0, in nats, for each
-    order. They are never above the bounds without sampling.
+    order. No value exceeds the bound for the same mechanism without sampling.
 
-    Source: Mironov 2017. Random mixing ratios λ, with μ(λ) the shift of a release over its noise's standard deviation:
-    ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1 fixes λ). A secret sample of k of n clients:
-    the tight profile, or Wang, Balle and Kasiviswanathan 2019 if λ has a density.
+    Source: Mironov 2017. For random mixing ratios λ, ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived), where μ(λ) is the
+    distance of neighboring releases, divided by the noise's standard deviation; DP-CutMixSL's Theorem 1 treats fixed λ.
+    For a secret sample of k of n clients, the bound follows from the tight privacy profile, or from Wang, Balle and
+    Kasiviswanathan 2019 if λ has a density.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -56,12 +57,12 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
 
 
 def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> Certificate:
-    """The certificate of the smallest ε for which the mechanism is proven (ε, δ)-DP.
+    """Compute the smallest ε for which the mechanism is proven (ε, δ)-DP, and return its certificate.
 
     Args:
         delta: δ in (0, 1). If it is above 1e-3 or above 1/(number of clients), the certificate contains a warning.
         tight: whether privacy loss distributions may be composed numerically if no closed form is exact. This takes
-            tens of milliseconds, and up to a second for many rounds with k of n clients.
+            tens of milliseconds, and up to a second for many rounds in which k of n clients are sampled.
 
     Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names the one that it used.
 
@@ -76,10 +77,10 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 def epsilons(
     mechanisms: Sequence[SplitMechanism], deltas: Sequence[float], *, tight: bool = False
 ) -> Iterator[Certificate]:
-    """Certificates of the smallest proven ε of R mechanisms, in one vectorised pass. `deltas` holds R numbers in (0,
-    1): the δ of each mechanism.
+    """Yield a certificate of the smallest proven ε for each mechanism, at its δ in (0, 1) from `deltas`.
 
-    The bounds are the same as in `epsilon`. Only numerical composition (`tight`) treats the mechanisms one by one.
+    The bounds are the same as in `epsilon`, in one vectorised pass. Only numerical composition (`tight`) takes
+    mechanisms one by one.
     """
     checked = [validate.delta(delta) for delta in deltas]
     runs = [compiled.steps(mechanism) for mechanism in mechanisms]
@@ -96,7 +97,7 @@ def epsilons(
 
 
 def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> Certificate:
-    """The certificate of the smallest δ for which the mechanism is proven (ε, δ)-DP at a given ε ≥ 0.
+    """Compute the smallest δ for which the mechanism is proven (ε, δ)-DP at a given ε ≥ 0, and return its certificate.
 
     The bounds and the meaning of `tight` are the same as in `epsilon`.
 
@@ -117,13 +118,13 @@ _SMALLEST = 5e-324  # the smallest positive float, reported if δ underflows, si
 
 
 def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
-    """δ from ln δ. It is 0 only if the run is proven (ε, 0)-DP, else at least the smallest positive float."""
+    """Convert ln δ into δ: 0 only if the run is proven (ε, 0)-DP, otherwise at least the smallest positive float."""
     value = exp(min(log_delta, 0.0))
     return value if value > 0 or epsilon >= sum(step.pure(count) for step, count in run) else _SMALLEST
 
 
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
-    """A proven lower bound on the false negative rate of every attack, at each of A false positive rates: float [A].
+    """Bound from below the false negative rate of every attack, at each of A false positive rates: float [A].
 
     For a rate α in [0, 1] the bound is the maximum over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), where δ is the
     smallest proven δ at ε (`region` computes it at some values of ε).
@@ -162,10 +163,11 @@ def certificate(
     said: tuple[str, ...],
     proven: tuple[float, float, float | None] | None = None,
 ) -> Certificate:
-    """The certificate of an ε or δ that the bound `best` gave; its quantities ρ and μ follow from the steps `run`.
+    """Build the certificate of an ε or δ that the bound `best` gave for the steps `run`.
 
     `limit` is the answer of `best` with its Rényi order, `claim` the statement, and `said` the assumptions and
-    warnings. `proven` is (ε, δ, a lower bound on ε or None); None if nothing is proven.
+    warnings. `proven` is (ε, δ, a lower bound on ε or None); None if nothing is proven. The certificate's ρ (zCDP) and
+    μ (Gaussian DP) follow from `run`.
     """
     epsilon, delta, lower = proven or (inf, None, None)
     return Certificate(

@@ -1,4 +1,4 @@
-"""Calibration: the noise, number of rounds or group size that reaches a target."""
+"""Find the noise, number of rounds or group size with which a mechanism reaches a privacy target."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Parameter = Literal["sigma", "noise_parameter", "rounds", "group"]
 _TOLERANCE = 1e-6
 _NUMERICAL_TOLERANCE = 1e-4
 _LARGEST, _LOUDEST = 2**40, 2.0**120
-"""Largest number of rounds, and largest factor on the noise: ε = 1e-12 at δ = 1e-30 takes 8e12 sensitivities."""
+"""Largest number of rounds, and largest factor on the noise: for ε = 1e-12 at δ = 1e-30, σ is 8e12 sensitivities."""
 _QUIET, _QUIETEST = 2.0**-8, 2.0**-120
-"""A factor on the noise at which the smallest one is tried, too: below it numerical composition takes seconds."""
+"""Once the first factor on the noise meets the target, the second, the smallest, is tried: others take seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,21 +52,19 @@ class Target:
 def calibrate(
     mechanism: SplitMechanism, parameter: Parameter, *, epsilon: float, delta: float, tight: bool = True
 ) -> Calibrated:
-    """Find the noise, number of rounds or group size with which a mechanism reaches a target ε at δ. The result meets
-    the target.
+    """Find the noise, number of rounds or group size with which a mechanism meets a target ε at δ.
 
     Args:
         mechanism: the mechanism; the search starts at its value of the parameter.
-        parameter: the parameter to find. "sigma" is the noise's standard deviation or scale, "noise_parameter" belongs
-            to randomized response, "group" is the number of mixed clients.
+        parameter: the parameter to find. "sigma" is the noise's standard deviation or scale, "noise_parameter" is the
+            probability of a uniform answer in randomized response, "group" is the number of mixed clients.
         epsilon: target ε > 0.
         delta: δ in (0, 1).
-        tight: whether privacy loss distributions may be composed numerically. The relative precision of σ is then 1e-4,
-            else 1e-6.
+        tight: whether privacy loss distributions may be composed numerically; σ is then precise to 1e-4, else to 1e-6.
 
     Raises:
-        ValueError: if no value reaches the target (the error names the best value), if every noise or every number of
-            rounds reaches it, or if an argument is out of range.
+        ValueError: if no value reaches the target, if even the least noise or the largest number of rounds reaches it,
+            or if an argument is out of range.
 
     Source: bisection on `answer.epsilon`, which falls with σ and grows with rounds.
 
@@ -87,11 +85,10 @@ def calibrate(
 def calibrate_advantage(
     mechanism: SplitMechanism, parameter: Parameter, *, advantage: float, tight: bool = True
 ) -> Calibrated:
-    """Find σ, rounds or group size for which every attack has a true positive rate minus false positive rate of at most
-    `advantage`, in (0, 1).
+    """Find the noise, rounds or group size for which no attack's TPR minus FPR exceeds `advantage`, in (0, 1).
 
-    The other arguments, the result and the errors are as in `calibrate`. The certificate is for ε = 0, where δ is the
-    largest advantage.
+    TPR and FPR are the true and false positive rates. The other arguments, the result and the errors are as in
+    `calibrate`. The certificate is for ε = 0, where δ is the largest TPR − FPR.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
@@ -117,8 +114,8 @@ def calibrate_rates(
     false_positives: float,
     tight: bool = True,
 ) -> Calibrated:
-    """Find σ, rounds or group size for which every attack has a true positive rate of at most `true_positives` if its
-    false positive rate is `false_positives`.
+    """Find the noise, rounds or group size for which every attack has a true positive rate of at most `true_positives`
+    if its false positive rate is `false_positives`.
 
     Both rates lie in (0, 1), and the true positive rate is the larger one. The other arguments, the result and the
     errors are as in `calibrate`. The certificate is for ε = 0.
@@ -152,7 +149,6 @@ def _calibrated(
     tight: bool,
     certified: Callable[[SplitMechanism], Certificate] | None = None,
 ) -> Calibrated:
-    """The found value and mechanism, with a certificate by `certified` or, if this is None, at ε = 0."""
     search = {"sigma": _sigma, "noise_parameter": _noise_parameter, "rounds": _rounds, "group": _group}
     value, reached = search[validate.choice("parameter", parameter, tuple(search))](mechanism, target, tight)
     certificate = certified(reached) if certified else answer.delta(reached, 0.0, tight=tight)
@@ -160,7 +156,7 @@ def _calibrated(
 
 
 def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
-    """The mechanism with the noise on smashed data and labels scaled; ValueError for randomized response."""
+    """Multiply the noise on smashed data and labels by `factor`. Raises ValueError for randomized response."""
     noise = mechanism.noise
     if noise.distribution.answers:
         raise ValueError(
@@ -194,7 +190,7 @@ def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
 
 
 def _noise_parameter(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
-    """Smallest probability of a uniform answer. At probability 1 an answer reveals nothing, so every target is met."""
+    """Find the smallest probability of a uniform answer. At 1, an answer reveals nothing, so every target is met."""
     if not mechanism.noise.distribution.answers:
         raise ValueError("noise_parameter belongs to randomized response: for other noise calibrate sigma")
 
@@ -209,7 +205,8 @@ def _noise_parameter(mechanism: SplitMechanism, target: Target, tight: bool) -> 
 
 
 def _least_noise(misses: Callable[[float], bool], target: Target, name: str, start: float, tolerance: float) -> float:
-    """The smallest factor ≤ 1 on the noise `start` that meets the target. ValueError if any noise meets it."""
+    """The smallest factor ≤ 1 such that the noise `start`, multiplied by it, meets the target, up to a relative
+    `tolerance`. Raises ValueError if even 2⁻¹²⁰ times `start` meets the target."""
     low, high = 0.5, 1.0
     while low > _QUIETEST and not misses(low):
         if low == _QUIET and _meets_quietest(misses):
@@ -256,7 +253,7 @@ def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[flo
 
 
 def _group(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
-    """The smallest number of mixed clients that meets the target, and the mechanism with this number.
+    """Find the smallest number of mixed clients that meets the target, and the mechanism with this number.
 
     Sizes are tried one by one from 1, since a larger group does not always lower ε if clients are sampled.
     """

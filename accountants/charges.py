@@ -1,4 +1,4 @@
-"""The total cost of a ledger's charges: the quantities that are added, and the bounds that hold for their sum."""
+"""The privacy cost of a ledger's charges, i.e. its recorded releases: what is added up, and the bounds on the sum."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from privkit.accountants.wording import assumptions, warnings
 from privkit.shared.array import Array
 
 Counts = Mapping[SplitMechanism, tuple[int, int]]
-"""One round's mechanism -> units charged (1 for rounds that share their ratios) and number of charges."""
+"""Mechanism of one round -> (number of units, number of charges). A unit is a round, or rounds charged together."""
 
 
 def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
-    """The bounds (at least one) on the privacy loss of all charges of a ledger together.
+    """The bounds (at least one) on ε and δ of all charges of a ledger, i.e. its recorded releases, together.
 
     `total` is the sum of their costs (`cost_of`). With `tight`, privacy loss distributions may be composed numerically.
 
@@ -54,17 +54,19 @@ def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Boun
 
 
 def within(total: Array, epsilon: float, delta: float) -> bool:
-    """Whether a cost [1 + A] fits into (ε, δ) even by the fast bounds, without numerical composition."""
+    """Whether the fast bounds prove that a total cost, [1 + A] as in `cost_of`, is (ε, δ)-DP. They skip numerical
+    composition, so the budget may hold even if the result is False."""
     if total[0] < inf and gaussian.log_delta(epsilon, np.sqrt(total[0])) <= log(delta):
         return True
     return bool(np.min(renyi.canonne(USUAL_ORDERS, total[1:], delta)) <= epsilon)
 
 
 def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
-    """The cost of all charged rounds of a mechanism, float [1 + A]: the sum of the squared shifts μ² (`inf` if no
-    Gaussian dominates some releases), then the Rényi divergence at A orders.
+    """Compute the cost of all charged rounds of a mechanism, float [1 + A]: Σμ², then the Rényi divergence at each of A
+    `USUAL_ORDERS`. μ is the sensitivity divided by the noise's standard deviation, or `inf` without a Gaussian bound.
 
-    Rounds that must be charged together count as one unit. The updates of the lower model are added once per charge.
+    Rounds that must be charged together count as one of the `units`. The noisy updates of the lower model (the clients'
+    segment) are added once per charge.
     """
     updates = charges * _updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
     return units * unit_cost(one) + updates
@@ -72,7 +74,7 @@ def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
 
 @lru_cache(maxsize=256)
 def unit_cost(one: SplitMechanism) -> Array:
-    """Σμ² and the Rényi curve of one round, or of rounds charged together, [1 + A]. Do not change the array."""
+    """Compute `cost_of` for one unit: a round, or rounds charged together. Do not change the cached array."""
     return _step_cost(*compiled.releases(one))
 
 
@@ -82,9 +84,8 @@ def _updates_cost(updates: PrivateUpdates) -> Array:
 
 
 def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """(number of units, 1) for one charge of these rounds. A unit is a round, or all rounds that must be charged
-    together.
-    """
+    """Return (number of units, 1) for a ledger's charge of `rounds` rounds. A unit is a round, or rounds charged
+    together."""
     return rounds // one.charged_together, 1
 
 
@@ -99,7 +100,7 @@ def _step_cost(step: Step, count: int) -> Array:
 
 
 def steps_of_charges(counts: Counts) -> Steps:
-    """The run that consists of all charges."""
+    """The run that consists of all charges, as pairs (step, number of its repetitions)."""
     run: list[tuple[Step, int]] = []
     for one, (units, charges) in counts.items():
         step, count = compiled.releases(one)
@@ -109,7 +110,7 @@ def steps_of_charges(counts: Counts) -> Steps:
 
 
 def said_of_charges(counts: Counts, delta: float) -> list[str]:
-    """The assumptions of all charges, then those of some charges, with the number of these charges."""
+    """List the assumptions and warnings that all mechanisms share, then the others with their mechanism's number."""
     each = [(*assumptions(one), *warnings(one, delta)) for one in counts]
     shared = [sentence for sentence in each[0] if all(sentence in other for other in each)]
     rest = [(number, sentence) for number, said in enumerate(each, 1) for sentence in said if sentence not in shared]

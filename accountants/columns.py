@@ -1,4 +1,4 @@
-"""The columns of a parameter table. This is the only list of parameters; the command line's flags come from it.
+"""The columns of a parameter table, whose rows describe mechanisms. The command line's flags come from this list.
 
 A header may contain capitals and spaces. Names from opacus, TF Privacy and dp_accounting are understood, too.
 """
@@ -25,11 +25,10 @@ class Column:
     parse: Callable[[str, Any], Any]  # text or JSON value -> value; raises ValueError with what is allowed
     what: str  # description for `privkit epsilon --schema`
     default: Any = None  # the value if the cell is empty or the column absent
-    belongs: str = ""  # the setting that gives the column a meaning; empty if it always has one
+    belongs: str = ""  # the settings in which the column has a meaning; empty if it always has one
 
 
 def _number(name: str, text: str) -> float:
-    """A number in digits, or a fraction of two such as 16/255."""
     top, slash, bottom = text.partition("/")
     try:
         if "_" in text:  # Python reads 1_0 as 10
@@ -44,8 +43,6 @@ def _number(name: str, text: str) -> float:
 
 
 def _decimal(**limits: float) -> Callable[[str, Any], float]:
-    """A finite number inside the limits of `validate.real`."""
-
     def parsed(name: str, value: Any) -> float:
         return validate.real(name, _number(name, value) if isinstance(value, str) else value, **limits)
 
@@ -53,9 +50,6 @@ def _decimal(**limits: float) -> Callable[[str, Any], float]:
 
 
 def _whole(least: int = 1) -> Callable[[str, Any], int]:
-    """A parser of whole numbers of at least `least`: 3.0 and 1e6 are whole, 3.5 is not. The text 1.000 is refused,
-    since it may mean a thousand."""
-
     def parsed(name: str, value: Any) -> int:
         if isinstance(value, str) and fullmatch(r"\s*[1-9]\d{0,2}\.000\s*", value):
             few = value.strip().removesuffix(".000")
@@ -72,8 +66,6 @@ _positive = _decimal(above=0)
 
 
 def _word(*allowed: str) -> Callable[[str, Any], str]:
-    """One of the allowed words; capitals, spaces and hyphens do not matter."""
-
     def parsed(name: str, value: Any) -> str:
         if isinstance(value, str) and value in allowed:
             return value
@@ -283,14 +275,12 @@ def spelled(name: str) -> str:
 
 
 def known(name: str) -> bool:
-    """Whether a spelled header is the name of a column, or another library's word for one."""
+    """Whether a spelled header is the name of a column, or another library's word for a column."""
     return name in _KNOWN
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Raise ValueError if some names are not columns of the parameter table, naming them all and the nearest known
-    ones.
-    """
+    """Raise ValueError if a name is not a column of the parameter table, and suggest the nearest known names."""
     if TOO_MANY in (given := list(names)):
         raise ValueError("the row has more cells than the header; put cells that hold the delimiter into quotes")
     if strange := [name for name in given if name not in _KNOWN]:
@@ -306,8 +296,7 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a parameter table with privkit's column names, without empty cells. Names from other libraries may imply
-    further values.
+    """Rename a table row's cells to privkit's column names, and drop empty cells. Some names imply further values.
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or
     removing a record; this sensitivity is the clipping norm, or 1 without a clip.
@@ -334,7 +323,7 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(cells: Mapping[str, Any]) -> dict[str, str]:
-    """The columns that a row names by another library's word: column -> this word, which error messages quote."""
+    """Map each column that a row names by another library's word to this word, for error messages."""
     return {_SAME[name]: name for name, value in cells.items() if name in _SAME and value not in (None, "")}
 
 

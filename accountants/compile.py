@@ -1,4 +1,4 @@
-"""From a specification to its steps, and from steps to the bounds that hold for them; no other module chooses these."""
+"""Translate a mechanism into steps, i.e. repeated noisy releases, and choose the bounds that hold for them."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ from privkit.accountants.spec.shift import laplace_parts, laplace_shift
 from privkit.shared.array import Array
 
 _NUMERICAL = "numerical_composition", "third_record"
-"""Bounds that are tried only if tight ones are asked for."""
+"""Bounds that are tried only with `tight`."""
 
 
 def steps(mechanism: SplitMechanism) -> Steps:
     """The steps of a run, as pairs (step, number of its repetitions): the releases of all rounds, then the noisy
-    updates of the lower model if there are any.
-    """
+    updates of the lower model (the clients' segment) if there are any."""
     return [releases(mechanism), *updates(mechanism)]
 
 
 def releases(mechanism: SplitMechanism) -> tuple[Step, int]:
-    """The step of one round's releases, and the number of repetitions: rounds, epochs, or answers."""
+    """The step that describes the releases of one round, epoch or answer, and the number of its repetitions."""
     return RELEASES[mechanism.noise.law](mechanism)
 
 
@@ -63,7 +62,7 @@ def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     if isinstance(part, ShuffledEpochs) and part.records is not None:
         from privkit.accountants.bounds.shuffled_rows import ShuffledRows  # its FFT is slow to import
 
-        apart = replace(mechanism, relation="replace_one").shift().constant or 0.0  # of two records, not of a dummy
+        apart = replace(mechanism, relation="replace_one").shift().constant or 0.0  # of two records, no dummy
         return ShuffledRows(records=part.records, mu=law.constant, apart=max(law.constant, apart)), rounds
     kind: Sampling = "poisson" if isinstance(sampling, Poisson) else "without_replacement"
     rate = sampling.rate
@@ -89,17 +88,18 @@ RELEASES: Mapping[LawName, Callable[[SplitMechanism], tuple[Step, int]]] = {
     "laplace": _laplace_step,
     "randomized_response": _response_step,
 }
-"""Law of the noise -> the step of one round, and how many of it a run has."""
+"""Law of the noise -> function that computes `releases`."""
 
 
 def updates(mechanism: SplitMechanism) -> Steps:
-    """The noisy updates of the lower model; empty if there are none."""
+    """The noisy updates of the clients' segment, as a list of one pair (step, repetitions); empty without any."""
     lower = mechanism.lower_model
     return [update_step(lower)] if isinstance(lower, PrivateUpdates) else []
 
 
 def update_step(updates: PrivateUpdates) -> tuple[Step, int]:
-    """One noisy update, and the number of updates. Its worst neighbors need not be those of the releases."""
+    """The step of one noisy update, and the number of updates. The neighbors that differ most in the updates need not
+    be those that differ most in the releases, hence `worst=False`."""
     kind: Sampling = "without_replacement" if updates.rate < 1 else "every_round"
     one = GaussianRelease(mu=1 / updates.noise_multiplier, sampling=kind, rate=updates.rate, worst=False)
     return one, updates.steps
@@ -117,11 +117,10 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 
 
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
-    """Every bound on ε and δ that applies to a run. If one of them is exact, it is returned alone, since no bound is
-    smaller.
+    """Collect every bound on ε and δ that applies to a run. An exact bound is returned alone: none is smaller.
 
     With `tight`, privacy loss distributions are composed numerically too. An answer then takes tens of milliseconds,
-    and up to a second for many rounds with k of n clients.
+    and up to a second for many rounds in which k of n clients are sampled.
     """
     exact = run[0][0].exact(run[0][1]) if len(run) == 1 else None
     if exact is not None:
@@ -143,7 +142,8 @@ def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[
 
 
 def _patch_shift(mechanism: SplitMechanism, mask: HiddenMask) -> float:
-    """Largest shift of one patch over the noise: of ⌈D/N⌉ clamped coordinates, or of a patch in a ball."""
+    """The largest distance between one patch of two neighboring releases, divided by the noise's standard deviation.
+    One of N patches has ⌈D/N⌉ of D clamped coordinates, or lies in a ball."""
     clip = mechanism.smashed
     if isinstance(clip, PatchBall):
         one: Clamp | PatchBall = PatchBall(radius=clip.radius, patches=1, nonnegative=clip.nonnegative)

@@ -1,9 +1,8 @@
-"""Privacy filters: a limit on a number that is summed over all charges. The limit holds even if charges depend on
-earlier releases.
+"""Privacy filters: a limit on one summed cost that keeps a budget even if charges depend on earlier releases.
 
-A ledger that takes the best of many bounds needs charges that are fixed in advance. Otherwise the best bound and the
-end of the run would depend on the releases. A filter chooses one bound before the first release. A run that stops
-before the limit keeps the budget, even if each charge was chosen from earlier releases.
+A ledger that takes the best of many bounds needs charges (recorded releases) that are fixed in advance. Otherwise the
+best bound and the end of the run would depend on the releases. A filter chooses one bound before the first release. A
+run that stops before the limit keeps the budget, even if each charge was chosen from earlier releases.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ _ROUNDING = 1e-12  # part of the limit that is left unspent, above the rounding 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """A limit on one number of the total cost of all charges. The cost is an array: the sum of squared Gaussian shifts
-    Σμ², then the Rényi divergence at each of `USUAL_ORDERS`.
+    """A limit on one number of the total cost of all charges (recorded releases). The cost is an array: the sum of
+    squared Gaussian shifts Σμ², then the Rényi divergence at each of `USUAL_ORDERS`.
 
     Source: Σμ²: Smith and Thakurta 2022, and Koskela, Tobaben and Honkela 2023 (fully adaptive Gaussian differential
     privacy); one Rényi order: Feldman and Zrnic 2021.
@@ -60,7 +59,7 @@ class Filter:
 
     @property
     def run(self) -> Steps:
-        """A run that costs the whole limit; a certificate takes its ρ and μ from it."""
+        """A run that costs the whole limit. Certificates take ρ (zCDP) and μ (Gaussian DP) from this run."""
         if self.at == 0:
             return [(GaussianRelease(mu=sqrt(self.limit)), 1)]
         curve = np.where(np.arange(USUAL_ORDERS.size) == self.at - 1, self.limit, inf)
@@ -82,14 +81,14 @@ class Filter:
 
 
 def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
-    """The filter that keeps a budget and admits the most repetitions of the first charge.
+    """Choose the filter that keeps a budget and admits the most repetitions of the first charge.
 
-    `cost` [1 + A] is the first charge's: its μ², then its Rényi divergence at A orders. It raises a ValueError if the
-    budget does not admit even this charge.
+    `cost` [1 + A] is the cost of the first charge: μ², then the Rényi divergence at A orders. Raises ValueError if
+    every filter has a limit ≤ 0 or an infinite cost. The chosen filter may still refuse the first charge.
 
     Source: derived: the choice is made before the first release, so it depends on no release.
     """
-    free = renyi.canonne(USUAL_ORDERS, np.zeros(USUAL_ORDERS.size), budget.delta)  # ε of a curve of 0
+    free = renyi.canonne(USUAL_ORDERS, np.zeros(USUAL_ORDERS.size), budget.delta)  # ε of a zero Rényi curve
     limits = np.concatenate([[gaussian.mu_for(budget.epsilon, budget.delta) ** 2], budget.epsilon - free])
     with np.errstate(divide="ignore", invalid="ignore"):
         often = np.where(limits > 0, limits / cost, -1.0)

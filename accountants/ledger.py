@@ -1,4 +1,4 @@
-"""A ledger on disk of all releases of a run, and a budget: a charge that exceeds it is refused before the release."""
+"""A ledger on disk of a run's releases, entered before they are made. It refuses entries beyond the budget."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from privkit.shared.certificate import Certificate
 
 
 class BudgetSpent(ValueError):
-    """Error: a charge would exceed the budget. Nothing was written, and nothing may be released.
+    """Raised if a charge for planned releases would exceed the budget. Nothing was written; release nothing.
 
     Attributes:
         asked: the requested number of rounds.
@@ -75,7 +75,7 @@ class Charge:
 
 
 class Ledger:
-    """Append-only account of the releases of a run, in a file that survives a kill at any moment.
+    """Append-only account of the releases of a run, in a file that stays valid if the process is killed.
 
     A charge states releases before they are made. It is one JSON line, flushed to disk before `charge` returns. So if
     you release only after `charge` returns, every release is in the ledger. If a kill cut off the last line, its
@@ -210,7 +210,7 @@ class Ledger:
         return True
 
     def epsilon(self, delta: float) -> Certificate:
-        """Smallest ε that is proven at δ in (0, 1) for all charges together. Each assumption is listed once."""
+        """The certificate of the smallest ε that is proven at δ in (0, 1) for all charged releases together."""
         d = validate.delta(delta)
         if not self._counts:
             return self._nothing(0.0, d)
@@ -219,7 +219,7 @@ class Ledger:
         return self._certificate(best, limit, limit.value, d, lower)
 
     def delta(self, epsilon: float) -> Certificate:
-        """Smallest δ that is proven at ε ≥ 0 for all charges together, by the bounds of `epsilon`."""
+        """The certificate of the smallest δ that is proven at ε ≥ 0 for all charged releases, as in `epsilon`."""
         e = validate.real("epsilon", epsilon, least=0)
         if not self._counts:
             return self._nothing(e, 0.0)
@@ -227,10 +227,9 @@ class Ledger:
         return self._certificate(best, limit, e, delta_of(limit.value, e, steps_of_charges(self._counts)), None)
 
     def so_far(self, delta: float) -> Reading:
-        """The ε and δ that an adaptive ledger has spent so far. All such readings of a run hold together (see
-        `odometer`).
+        """The ε and δ that an adaptive ledger has spent so far. All readings of a run hold together (see `odometer`).
 
-        `delta` in (0, 1) must be fixed before the first release. ValueError if the ledger is not adaptive.
+        `delta` in (0, 1) must be fixed before the first release. Raises ValueError if the ledger is not adaptive.
         """
         d = validate.delta(delta)
         if not self.adaptive:
@@ -320,7 +319,6 @@ class Ledger:
         self._filter = best_filter(self.budget, cost_of(first, 1, 1))
 
     def _admitting(self, one: SplitMechanism, rounds: int, budget: PrivacyBudget) -> Filter:
-        """The filter, after checking that it admits the charge."""
         limited, total = self._filter or best_filter(budget, cost_of(one, 1, 1)), self._total + self._rest
 
         def fits(rounds: int) -> bool:
@@ -342,7 +340,7 @@ class Ledger:
                 )
 
     def _book(self, one: SplitMechanism, units: int, charges: int) -> None:
-        """Add to the sums without losing digits: 10⁵ charges give the same sum as one charge of 10⁵ rounds."""
+        """Add a cost to the sums without losing digits: 10⁵ charges give the same sum as one charge of 10⁵ rounds."""
         cost = cost_of(one, units, charges)
         self._counts[one] = plus(self._counts.get(one), (units, charges))
         with np.errstate(invalid="ignore", over="ignore"):
@@ -375,7 +373,6 @@ class Ledger:
 def _refusal(
     one: SplitMechanism, rounds: int, fits: Callable[[int], bool], would: str, other: str, spent: float, would_be: float
 ) -> BudgetSpent:
-    """The error for rounds beyond the budget, which states how many rounds still fit."""
     step = one.charged_together
     left = step * narrowed(lambda fewer: fits(step * fewer), 0, rounds // step)[0]
     sentence = (

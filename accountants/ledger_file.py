@@ -20,7 +20,7 @@ MECHANISM = ', "mechanism": '  # text before the mechanism, the last field of a 
 
 
 class LedgerError(ValueError):
-    """A ledger that is damaged, closed or in use by another process, or a file that is not a ledger."""
+    """Raised if a ledger is damaged, closed, unwritable or used by another process, or if a file is not a ledger."""
 
 
 class LedgerFile:
@@ -69,7 +69,7 @@ class LedgerFile:
     def append(self, fields: str) -> None:
         """Number a line, write it, and return once it is on disk.
 
-        `fields` is the JSON text between the braces, ASCII only. `LedgerError` is raised if the disk is full, or if the
+        `fields` is the JSON text between the braces, ASCII only. Raises `LedgerError` if the disk is full, or if the
         file is closed or was changed (see `check`).
         """
         self.check()
@@ -83,7 +83,7 @@ class LedgerFile:
         self._file.close()
 
     def check(self) -> None:
-        """Refuse a file that is closed, copied into another process, or changed by somebody else (`LedgerError`)."""
+        """Raise `LedgerError` if the file is closed, copied into another process, or changed by somebody else."""
         if self._file.closed:
             raise LedgerError(f"the ledger {self.path} is closed; open it again")
         if os.getpid() != self._process:
@@ -108,7 +108,7 @@ class LedgerFile:
                 f"cannot write the ledger {self.path}: {error.strerror or error}; release nothing, free some space and "
                 "open it again"
             ) from None
-        except BaseException:  # interrupted: whether the line is on disk, opening will tell
+        except BaseException:  # interrupted: the line may be on disk, which opening finds out
             self.close()
             raise
         self._size += len(data)
@@ -130,7 +130,6 @@ class LedgerFile:
             self.remarks += (f"this folder has no file locks ({error.strerror}): {alone}",)
 
     def _take_up(self) -> None:
-        """Read and check the file on disk; remove an incomplete last line."""
         self._file.seek(0)
         head, newline, tail = self._file.readall().rpartition(b"\n")
         for line in head.split(b"\n") if newline else ():
@@ -209,7 +208,8 @@ def _mechanism_of_json(text: str) -> SplitMechanism:
 
 
 def charge_of_line(line: str) -> tuple[SplitMechanism, int, tuple[float, float] | None]:
-    """The mechanism, its rounds, and the budget (ε, δ) of the filter that admitted the charge, or None."""
+    """Parse a line of a ledger: the mechanism, its number of rounds, and the budget (ε, δ) of the filter that admitted
+    the charge. The budget is None without a filter."""
     head, _, text = line.partition(MECHANISM)  # cannot stand in the note, whose quotes are escaped
     fields = json.loads(head + "}")
     kept = fields.get("filter")

@@ -17,12 +17,12 @@ from privkit.shared.rounding import rounded_up
 
 LEVELS = 32  # number of filters: each limit is √½ of the one before, and each has an equal share of δ
 _SHARES = [0.5**k for k in range(1, 9)]
-"""Parts of a level's δ at which its ε is asked; the rest pays for the step from δ to the tail of the loss."""
+"""Fractions q of a filter's δ that `reading` tries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The reading of an odometer at one moment."""
+    """An odometer's reading: a bound on the privacy that a run has spent so far."""
 
     epsilon: float  # ε of this moment, ≥ 0, in nats
     delta: float  # δ of the odometer, chosen before the first release
@@ -38,8 +38,8 @@ class Reading:
 
 
 def reading(kept: Filter, total: Array, delta: float) -> Reading:
-    """The privacy spent by the charges so far: an upper bound ε on the loss ln(P/Q) of all releases, which holds with
-    probability at least 1 − δ over releases drawn from P.
+    """Bound the privacy that the charges have spent so far: an upper bound ε on the loss ln(P/Q) of all releases, which
+    holds with probability at least 1 − δ over releases drawn from P.
 
     P and Q are the laws of the releases for two fixed neighbors. The odometer has 32 filters with limits from
     `kept.limit` downward (levels), which share δ evenly. Proof for one level: stop a run within this level as soon as

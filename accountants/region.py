@@ -13,15 +13,14 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array
 from privkit.shared.limits import PRIORS, Limits
 
-_NODES = 257  # values of ε behind a region
+_NODES = 257  # number of values of ε from which a region is computed
 _TAIL, _LARGEST = 1e-9, 700.0
 """δ at the largest ε of a region, and the largest ε whose exponential is a float."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """The true and false positive rates that a test for a record's presence can have under (ε_j, δ_j)-DP, for all of J
-    pairs.
+    """The true and false positive rates that a test for a record's presence can have under (ε_j, δ_j)-DP, j = 1 … J.
 
     A test has a true positive rate TPR ≤ δ_j + e^{ε_j}·FPR, where FPR is its false positive rate, and 1 − FPR ≤ δ_j +
     e^{ε_j}·(1 − TPR), for every j.
@@ -52,11 +51,11 @@ class Region:
 
     @property
     def advantage(self) -> float:
-        """The largest TPR − FPR, in [0, 1]: the total variation, if ε = 0 is among the nodes."""
+        """The largest TPR − FPR, in [0, 1]: the total variation, if ε = 0 is among the `epsilons`."""
         return float(np.min(np.tanh(self.epsilons / 2) * (1 - self.deltas) + self.deltas))
 
     def limits(self) -> Limits:
-        """The largest true positive rates on a grid of false positive rates, as rows and figures show them."""
+        """The largest true positive rates on a grid of false positive rates, as reports show them."""
         rates = np.union1d([0.0, *PRIORS], np.concatenate([np.geomspace(1e-4, 0.1, 22), np.linspace(0.1, 1.0, 28)]))
         return Limits(
             advantage=self.advantage,
@@ -66,11 +65,9 @@ class Region:
 
 
 def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
-    """The true and false positive rates that a mechanism allows an attack, from its smallest proven δ at 257 values of
-    ε.
+    """Compute the true and false positive rates that a mechanism allows an attack, from its δ at 257 values of ε.
 
-    These values range from 0 to the ε at which δ is 1e-9. With `tight`, privacy loss distributions may be composed
-    numerically.
+    These values range from 0 to the ε at which δ is 1e-9, at most 700. `tight` allows numerical composition.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})

@@ -1,4 +1,4 @@
-"""Bisection for the largest value at which a condition holds; the condition was evaluated at both returned ends."""
+"""Bisection for the largest value at which a condition holds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _STEPS = 200  # halvings at most: enough for two neighboring floats, unless zero
 
 
 def doubled(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:
-    """An interval at whose lower end a condition holds, and at whose upper end, which is doubled until then, it fails.
+    """Double `high` until a condition fails there. Returns the last value at which it held, and `high`.
 
-    `holds` must be true from `low` up to some value, and false above it. `high` > 0 is the first value to try, and
-    `most` the largest: an upper end above `most` was not tested.
+    `holds` must be true from `low` up to some value, and false above it. `high` > 0 is the first value to try. Values
+    above `most` are not tested, so the condition may still hold at a returned `high` above `most`.
     """
     while high <= most and holds(high):
         low, high = high, 2 * high
@@ -29,11 +29,11 @@ def narrowed(
     near: Callable[[Number, Number], bool] = lambda low, high: False,
     middle: Callable[[Number, Number], Number] | None = None,
 ) -> tuple[Number, Number]:
-    """Two close numbers between which a condition stops holding, found by bisection of (`low`, `high`).
+    """Bisect (`low`, `high`) to two close numbers: a condition holds at the lower and fails at the upper number.
 
     `holds` is true at `low` and false at `high`, and changes only once between them. `near` says whether two ends are
-    close enough; neighboring numbers always are. `middle` gives a value between two ends; by default the mean, rounded
-    down for whole numbers.
+    close enough; neighboring numbers always are. `middle` gives a value between two ends; by default the (floored)
+    mean.
 
     >>> narrowed(lambda value: value * value <= 2, 1, 100)
     (1, 2)

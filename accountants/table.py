@@ -1,4 +1,4 @@
-"""Parameter tables: one row per mechanism, each row checked on its own."""
+"""Read parameter tables. A row describes a mechanism, and each row is checked on its own."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from privkit.accountants.table_files import load_rows as load_rows  # a part of 
 
 @dataclass(frozen=True, kw_only=True)
 class TableEntry:
-    """One row of a parameter table: its mechanism, or the error that refused it."""
+    """One row of a parameter table: its mechanism, or the reason why the row was refused."""
 
-    row: int  # 1-based, without the header
+    row: int  # number of the row, from 1, without the header
     name: str  # the row's name, or "line N" in a CSV file and "row N" elsewhere
     cells: Mapping[str, Any]  # the cells as read; by column name if the row was accepted
     given: Mapping[str, Any] = field(default_factory=dict)  # the cells as read, by the names in the file
     mechanism: SplitMechanism | None = None  # None if the row was refused
     delta: float | None = None  # δ of the row, or the default
-    error: str = ""  # why it was refused; empty otherwise
-    line: int = 0  # the row's line in its file, as an editor counts; 0 if the file is no CSV
+    error: str = ""  # why the row was refused; empty otherwise
+    line: int = 0  # the row's line in its file, as an editor counts; 0 if the file is not CSV
 
     @property
     def where(self) -> str:
@@ -59,8 +59,6 @@ class TableEntry:
 
 
 class _Row:
-    """The values of one row of a parameter table. The object records which of them were read."""
-
     def __init__(self, cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> None:
         self.said = said  # column -> another library's word by which the row gives it
         self.given: dict[str, Any] = {}  # the parsed cells by column name
@@ -86,7 +84,6 @@ class _Row:
         return value
 
     def check_all_asked(self) -> None:
-        """ValueError if a cell was never read, since it would have no effect; default values are allowed."""
         for name, value in self.given.items():
             column = BY_NAME[name]
             if column.belongs and name not in self._asked and value != column.default:
@@ -98,11 +95,11 @@ class _Row:
 
 
 def mechanism_of(cells: Mapping[str, Any], start: Mapping[str, Any] | None = None) -> SplitMechanism:
-    """The mechanism that one row of a parameter table describes.
+    """Build the mechanism that one row of a parameter table describes.
 
-    `cells` maps column names (`columns.COLUMNS`), also those of other libraries, to values. A missing cell takes the
-    value in `start` (the start of a search), or else the column's default. A ValueError names the column, the allowed
-    range and the given value. A cell without any effect is an error, too.
+    `cells` maps column names (`columns.COLUMNS`), or other libraries' names for these columns, to values. A missing
+    cell takes the value in `start` (the start of a search), or else the column's default. A ValueError names the
+    column, the allowed range and the given value. A cell without any effect is an error, too.
 
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'
@@ -125,7 +122,7 @@ def _mechanism_of_row(cells: Mapping[str, Any], said: Mapping[str, str], start: 
     noise = Noise(
         law=named,
         smashed=get.needed("noise_parameter", kind) if law.answers else get("sigma"),
-        labels=None if labels is None else get("sigma_labels") or get("sigma") or 1.0,  # 1 for what has no sigma
+        labels=None if labels is None else get("sigma_labels") or get("sigma") or 1.0,  # 1 without a sigma
         site="mixer" if law.answers or kind == "hidden_mask" else get("noise_site"),
     )
     mixing, participation = _mixing_of_row(get), _participation_of_row(get)
@@ -145,9 +142,8 @@ def _mechanism_of_row(cells: Mapping[str, Any], said: Mapping[str, str], start: 
 
 
 def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) -> Iterator[TableEntry]:
-    """The entries of a parameter table, each checked on its own: if a row is refused, its entry holds the error, and
-    the other rows still get their mechanism. `default_delta` is the δ of rows without one.
-    """
+    """Yield an entry for each row of a parameter table: its mechanism, or the error if this row is refused.
+    `default_delta` is the δ of rows that give none."""
     for number, cells in zip(count(1), rows):
         name, line = cells.get("name"), getattr(cells, "line", 0)
         called = str(name) if name else f"line {line}" if line else f"row {number}"
@@ -169,7 +165,6 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
 
 
 def _clip(get: _Row, norm: Norm, answers: bool) -> ClipSet | Categories:
-    """The clip set, which a row must give in exactly one of four ways, or the categories of randomized response."""
     if answers:
         return Categories(classes=get.needed("classes", "randomized_response"), answers=get("dimensions") or 1)
     ways = [name for name in ("sensitivity", "clip_norm", "clip_patch", "clip_high") if get(name) is not None]

@@ -1,4 +1,4 @@
-"""Files of parameter tables: CSV with commas, semicolons or tabs, with comments and flexible headers; TOML; JSON."""
+"""Read the rows of a parameter table from a file: CSV with commas, semicolons or tabs; TOML; or JSON."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _DELIMITERS = (",", ";", "\t")
 class Cells(dict[str, Any]):
     """The cells of one row of a CSV file."""
 
-    line = 0  # on which they end, as an editor counts
+    line = 0  # number of the line on which the row ends, as an editor counts
 
 
 def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
-    """The rows of a parameter table in a file, one after another, as dicts from header to cell. The file name's ending
-    says TOML (`[[row]]` tables) or JSON (a list of objects); any other file is CSV, and so is a stream.
+    """Yield the rows of a parameter table, each as a dict from header to cell. The file name's ending says TOML
+    (`[[row]]` tables) or JSON (a list of objects); any other file is CSV, and so is a stream.
 
     Of comma, semicolon and tab, CSV is split at the delimiter that yields the most known column names. Empty lines and
-    lines that begin with # are skipped. A cell that a row lacks is empty. It raises a ValueError if the file cannot be
-    read in its format, or its header names an unknown column.
+    lines that begin with # are skipped. A cell that a row lacks is empty. Raises ValueError if the file cannot be read
+    in its format, or if a CSV header names an unknown column.
     """
     where = "standard input" if path is None else str(path)
     try:
@@ -78,7 +78,6 @@ def _whole_text(path: Path) -> str:
 
 
 def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a CSV file; surplus cells of a row get a column name that is refused later."""
     counted = _Counted(file)
     lines = _content(counted)
     first = next(lines, "")
@@ -108,8 +107,6 @@ def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
 
 
 class _Counted:
-    """The lines of a file, and the number of the last line that was read."""
-
     def __init__(self, file: Iterable[str]) -> None:
         self._file, self.line = file, 0
 

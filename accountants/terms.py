@@ -1,4 +1,4 @@
-"""A guarantee in the terms of NIST SP 800-226: unit, neighbors, mechanism, ε and δ, composition, trusted parties.
+"""Describe a guarantee in the terms of NIST SP 800-226: unit, neighbors, mechanism, ε and δ, composition, trust.
 
 Each term's text is derived from the mechanism and its certificate; `wording` writes the sentences.
 """
@@ -44,7 +44,7 @@ DP_SGD_TERMS = {
     "trust model": "central: whoever trains holds the records and is trusted; whoever reads the model is not",
     "lower model": "none: the whole model is what is released",
 }
-"""Terms for a row in the words of DP-SGD; they replace those of split learning, with the same ε."""
+"""Texts for a mechanism that is given in the words of DP-SGD; they replace the texts for split learning."""
 
 
 def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = True) -> dict[str, str]:
@@ -112,7 +112,7 @@ def _parameters(certificate: Certificate) -> str:
 
 
 def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str:
-    """μ for every δ in words; if composition gives a smaller μ for δ above some value, this μ, too."""
+    """State μ at every δ, and a smaller μ for δ above some value if composition gives one."""
     plain = certificate.quantities.get("gdp_mu", inf)
     if plain == inf:
         return NOT_DERIVED

@@ -8,5 +8,5 @@ __all__ = ["choice", "delta", "real", "whole"]
 
 
 def delta(value: object, name: str = "delta") -> float:
-    """δ, checked to lie strictly between 0 and 1."""
+    """Check that δ lies strictly between 0 and 1, and return it."""
     return real(name, value, above=0, below=1)

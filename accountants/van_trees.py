@@ -1,8 +1,8 @@
 """A lower bound (floor) on the mean squared error of any reconstruction: the Bayesian Cramér–Rao bound of van Trees.
 
 A release under Gaussian noise reveals a record only as precisely as the noise allows, and only in directions in which
-the released map changes. In other directions an attacker knows only the prior distribution of records. Both facts
-together limit every attack.
+the released map changes. In other directions an attacker knows only the prior distribution of records. Both facts limit
+every attack.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class GaussianPrior:
         return cls(mean=rows.mean(0), directions=(basis * np.sqrt(variances.clip(min=0)))[:, -kept:])
 
     def draw(self, count: int, generator: np.random.Generator) -> Array:
-        """Records [count, d] of this prior."""
+        """Draw records of this prior: [count, d]."""
         return self.mean + generator.standard_normal((count, self.directions.shape[1])) @ self.directions.T
 
 
@@ -127,17 +127,17 @@ def error_floor(
     lipschitz: float | None = None,
     seed: int = 0,
 ) -> ErrorFloor:
-    """The least mean squared error per coordinate of any reconstruction of a record x from R releases f(x) + N(0, σ²I).
+    """Bound from below the MSE per coordinate of any reconstruction of a record x from R releases f(x) + N(0, σ²I).
 
     The record has d coordinates and is drawn from the prior, whose directions are L. With J the derivative of f along
-    L, the releases add the information A = (R/σ²)·E JᵀJ to the prior. So the error per coordinate is at least tr[LᵀL (I
-    + A)⁻¹]/d.
+    L, the releases add the information A = (R/σ²)·E JᵀJ to the prior. So the MSE per coordinate is at least tr[LᵀL (I +
+    A)⁻¹]/d.
 
-    The trace is convex in A, so a sample mean in place of A would put the floor too high. Therefore half of the draws
-    only choose a point B. The tangent of the trace at B lies below the trace and is linear in A, so its mean over the
-    other draws has no bias. With a Lipschitz constant, the confidence limit below this mean is proven. Otherwise
-    Student's limit is used, and the floor is an estimate: of the 95 % limits from 100 draws, 2 to 7 % were too high for
-    tanh, 12 to 16 % for x³, and more for a steep rectifier if few draws exceed its kink.
+    The trace is convex in A, so a sample mean in place of A would put this bound (the floor) too high. Therefore half
+    of the draws only choose a point B. The tangent of the trace at B lies below the trace and is linear in A, so its
+    mean over the other draws has no bias. With a Lipschitz constant, the confidence limit below this mean is proven.
+    Otherwise Student's limit is used, and the floor is an estimate: of the 95 % limits from 100 draws, 2 to 7 % were
+    too high for tanh, 12 to 16 % for x³, and more for a steep rectifier if few draws exceed its kink.
 
     Args:
         prior: the distribution of the record before the release.
@@ -225,7 +225,6 @@ def error_floor(
 
 
 def _derivatives(along: Along, record: Array, directions: Array) -> Array:
-    """The derivatives that `along` gives, [m, k], checked."""
     seen, wanted = np.asarray(along(record, directions), np.float64), directions.shape[1]
     if seen.shape != (len(seen), wanted) or not np.isfinite(seen).all():
         raise ValueError(

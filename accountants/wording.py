@@ -1,4 +1,4 @@
-"""Assumptions and statements of certificates, in words."""
+"""Write a certificate's assumptions, warnings and statement as sentences."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 class _Said(NamedTuple):
     mechanism: tuple[str, ...]  # clip, noise and mixing
     sampling: tuple[str, ...]  # who takes part, and who learns it
-    lower_model: tuple[str, ...]  # how it is trained
+    lower_model: tuple[str, ...]  # how the lower model (the clients' segment) is trained
 
 
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
-    """The assumptions of a mechanism's guarantee, one sentence each, in the order clip, noise, mixing, sampling, lower
-    model.
+    """State the assumptions of a mechanism's guarantee, one sentence each: clip, noise, mixing, sampling, lower model.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -74,9 +73,7 @@ def _said_of_clip(smashed: object) -> str:
 
 
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
-    """The guarantee of a mechanism in one sentence: ε, δ, the unit and relation of neighbors, and the number of
-    rounds.
-    """
+    """State a mechanism's guarantee in one sentence: ε, δ, the unit and relation of neighbors, and the rounds."""
     rounds = f"{mechanism.rounds:,} round{'s' if mechanism.rounds > 1 else ''}"
     if isinstance(part := mechanism.participation, ShuffledEpochs):
         rounds += f" in shuffled epochs of {part.epoch_rounds:,}"
@@ -86,14 +83,14 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
 
 
 def claim(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
-    """The claim without the number of rounds: the privacy of one record or client under the mechanism's relation."""
+    """State a guarantee in the form "(ε = …, δ = …)-differential privacy of one record under replace-one"."""
     relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
     at = f"ε = {rounded_up(epsilon, 4)}, δ = {rounded_up(delta, 3)}"
     return f"({at})-differential privacy of one {mechanism.unit} under {relation}"
 
 
 def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
-    """Sentences about a δ that is too large to prove much; none if δ is small."""
+    """Warn of a δ above 1e-3 or above 1/(number of clients), in a sentence; empty for a smaller δ."""
     if delta > _LARGE_DELTA:
         return (f"δ = {delta:g} is large: publishing each unit with probability {delta:g} would satisfy it, too",)
     units = getattr(mechanism.participation, "clients", None)
@@ -111,7 +108,7 @@ def _said_of_draws(mechanism: SplitMechanism) -> str:
 
 @cache
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that did the computation."""
+    """Versions of numpy, scipy, dp-accounting and opacus; "absent" for a library that is not installed."""
     versions = {}
     for name in ("numpy", "scipy", "dp-accounting", "opacus"):
         try:

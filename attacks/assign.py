@@ -1,4 +1,4 @@
-"""Assignments and their costs: soft ones by Sinkhorn's iteration, the cheapest one, and one with capacities."""
+"""Assignments of tokens to places or images: soft (by Sinkhorn's iteration), cheapest, and with capacities."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
-    """The cost of putting token t at place s, [G, S, S]: squared distances of `released` and `expected`, both [G, S,
-    D], divided by their mean in the group.
-    """
+    """Compute the cost of putting token t at place s in each of G groups, [G, S, S]: squared distances of `released`
+    and `expected`, both [G, S, D], divided by their mean in the group."""
     costs = torch.cdist(released, expected).square()
     return costs / costs.mean((1, 2), keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
 
 
 def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
-    """The logarithm of a nearly doubly stochastic matrix [..., n, m]: exp(scores) with rows and columns rescaled.
+    """Rescale exp(`scores`), [..., n, m], to nearly doubly stochastic matrices, and return their logarithms.
 
-    `scores` are negative costs divided by a temperature; as it falls to 0, the result tends to the cheapest assignment.
-    In the end columns sum to exactly one, and rows to about `capacity` = m/n.
+    `scores` are negative costs divided by a temperature; as the temperature falls to 0, the result tends to the
+    cheapest assignment. In the end columns sum to exactly one, and rows to about `capacity` = m/n.
 
     Source: Sinkhorn and Knopp 1967; Cuturi 2013, in the log domain; in networks: Mena et al. 2018, §2.
 
@@ -88,7 +87,7 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
 
     Source: Kuhn 1955, computed by scipy's `linear_sum_assignment`.
     """
-    from scipy.optimize import linear_sum_assignment  # not for those who import an attack that assigns nothing
+    from scipy.optimize import linear_sum_assignment  # imported here, since most attacks need no assignment
 
     # one exact solve a group, once in many steps: batched auction solvers were not needed
     return np.stack([linear_sum_assignment(table)[1] for table in costs]).astype(np.int64)
@@ -125,7 +124,8 @@ def take(released: Tensor, order: Tensor) -> Tensor:
 
 
 def by_capacity(logits: Tensor, capacity: int) -> Tensor:
-    """Assign tokens to images, int64 [B, T] ascending in each row: tokens propose, and an image keeps its best T.
+    """Assign T = `capacity` of B·T tokens to each of B images: token indices, int64 [B, T], ascending in each row.
+    Tokens propose to images, and an image keeps its best T.
 
     `logits` [B·T, B] are the preferences of tokens for images; images prefer tokens by the same numbers.
 

@@ -14,11 +14,11 @@ from privkit.shared.threat_models import ThreatModel
 
 
 class NotApplicable(Exception):
-    """The attack cannot be mounted on these recorded messages with this knowledge; the message says why."""
+    """Raised if the attack cannot be mounted on these recorded messages with this knowledge; the message says why."""
 
 
 class AttackDiverged(Exception):
-    """The attack's training ended in NaN or infinity; the message says where."""
+    """Raised if the attack's training ended in NaN or infinity; the message says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +31,12 @@ class View:
             (vectors). Each row was released for one record, or for a mixture of records.
         mixed: number k ≥ 1 of records that are mixed into each released row; 1 without mixing.
         weights: weight of each of the k records at each position of a row, float [N, k, T] (T = 1: one weight for all
-            positions), if the random draws of mixing or masking are public. None if the draws are hidden, or nothing is
-            mixed or masked.
+            positions), if the random draws of mixing or masking are public. None if the draws are hidden or there are
+            none.
         clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty seat. A seat is a place in the
             group of clients whose records are mixed into a row. A server that forms the groups and returns each
             client's gradient knows the seats; None if the adversary does not know them. Row m·N/M + b holds the b-th
-            record of each client of message m. So the adversary can link the rows of the same records if these are sent
-            again.
+            record of each client of message m. So the adversary can link rows of records that are sent again.
         cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send it.
         messages: number M ≥ 1 of messages in the round; each consists of N/M consecutive rows. A defense that shuffles
             a batch moves tokens only between the rows of one message.
@@ -46,7 +45,7 @@ class View:
         whole: whether every patch of an image (or token of a sequence) still has a token, perhaps in another place;
             False if tokens were dropped or merged.
         parts: if a release is split over several storages, the names of the parts that the adversary holds; empty if it
-            was not split. If these parts are places of a row, `smashed` is zero at all other places.
+            was not split. If these parts are positions of a row, `smashed` is zero at all other positions.
     """
 
     round: int
@@ -80,7 +79,8 @@ class QueryResult:
         return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
-        """For each sent image, the index of its released row, int64 [images]; raises `NotApplicable` if it has none.
+        """For each sent image, the index of its released row, int64 [images]; raises `NotApplicable` unless each row
+        belongs to one image and each image has one row.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -98,15 +98,14 @@ Query = Callable[[Tensor, Generator], QueryResult]  # images [N, C, H, W] of one
 
 
 class TrainingClients(Protocol):
-    """The clients in training, for a malicious server, whose only power is to answer with any gradient."""
+    """The clients in training, as a malicious server uses them: it answers their releases with any gradient."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Run one round: clients send private images, get the gradient that `answer` computes from the view (with
-        labels; shaped like its `smashed`), and learn from it.
-        """
+        """Run one training round: clients send private images with labels, and learn from the gradient that `answer`
+        computes from this view. The gradient has the shape of the view's `smashed`."""
 
     def views(self) -> list[View]:
-        """Releases of the attacked images by the clients in their present state, with the recorded number of passes."""
+        """Let the clients, in their present state, send the attacked images as many times as in the recording."""
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizers and random states, from which a killed attack can be resumed."""
@@ -137,8 +136,8 @@ class Scores:
     Attributes:
         values: float [N], the scores of N examples; higher means "yes".
         examples: int64 [N], the released row (or queried example) to which each score belongs.
-        of_labels: float [N, L], a score for each of L labels, higher for a likelier label; None if the attack scores
-            one label only.
+        of_labels: float [N, L], a score for each of L labels, higher for a likelier one; None if only one label is
+            scored.
     """
 
     values: Tensor
@@ -166,7 +165,7 @@ class Session(Protocol):
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Whether to double a training once more, after its first `epochs` or after an earlier doubling."""
+        """Whether to double (again) a training planned for `epochs` epochs, given its objective after each epoch."""
         return False
 
 
@@ -188,7 +187,7 @@ class Mounting(Generic[Held, Output]):
     Attributes:
         passes: how many times ≥ 1 the clients must send the attacked images.
         budget_share: factor ≥ 0; the attack's `epochs` are this factor times the audit's epochs for attacks. 0 if the
-            attack sets its own number.
+            attack sets `epochs`.
         start: the same attack without training and search; None if none exists, or if this attack is already untrained.
         control: function from the number of training steps in an epoch to the attack that replaces this one in control
             experiments; None for this attack itself.
@@ -197,10 +196,9 @@ class Mounting(Generic[Held, Output]):
         domains: kinds of records that the attack reconstructs, such as "images", or "any".
         undoes: the effects of a defense that the attack can undo: some of "maps" (a fixed function of a record),
             "scales" (each channel by its own factor), "masks", "mixes", "permutes" and "shortens", as defenses declare
-            them. The experiment in which the attack must succeed includes a defense only if the attack undoes all its
-            effects.
-        any_tokens: whether the attack also reads releases in which tokens were dropped or merged (`View.whole` is
-            False).
+            them. The experiment in which the attack must succeed includes a defense only if the attack undoes all of
+            them.
+        any_tokens: whether the attack also reads releases with dropped or merged tokens (`View.whole` is False).
         returns_auxiliary: whether every guess is one of the adversary's records. Control experiments then hide the
             attacked records among the adversary's.
         shadow_models: number ≥ 0 of shadow models that the attack trains.
@@ -295,8 +293,8 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
 
     The first line that applies decides:
     - "malicious": the attack takes over the training, or plants records in it (canaries);
-    - "weights_and_many_passes", "many_passes": it needs the same records sent several times, with or without the
-      clients' weights;
+    - "weights_and_many_passes", "many_passes": it needs the records sent several times, with or without the clients'
+      weights;
     - "weights": it knows the clients' weights;
     - "query": it queries the clients or the trained model;
     - "passive": all other attacks.
@@ -320,7 +318,7 @@ def lacking(attack: AnyAttack, observation: Observation) -> list[str]:
 
 
 def given(field: Value | None) -> Value:
-    """The value of an observation's field that `require` has checked, for the type checker."""
+    """Return a field of an observation that `require` has checked. The type checker then knows that it is not None."""
     assert field is not None
     return field
 

@@ -1,4 +1,4 @@
-"""The check of an attack's declarations before it runs; attacks of plug-ins are checked, too."""
+"""Check an attack's declarations before it runs, also if the attack comes from a plug-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Escalation: a failed attack continues from its session with twice the work, until it succeeds or stops improving."""
+"""Escalation: a failed attack continues with twice the work until it succeeds or stops improving."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ERRORS = "errors"
 
 @dataclass(frozen=True, kw_only=True)
 class Escalation:
-    """The number of doublings of an attack's work beyond its budget, the errors, and the reason for the end."""
+    """The outcome of doubling a failed attack's work, again and again: its errors, and the reason for the end."""
 
     # "won"; "stopped": two doublings did not lower the error; "limit": no further doubling is allowed; "untrained": it
-    # trains nothing; "failed": a doubling failed, and the result before it counts; "on": it goes on
+    # trains nothing; "failed": a doubling failed, and the result before it counts; "on": more work follows
     ended: _Ended
     errors: tuple[float, ...]  # the attack's error ≥ 0 at its budget and after each doubling
     epochs: int  # number of trained epochs, over all networks
     why: str = ""  # reason why a doubling failed; else empty
-    unit: str = "epochs"  # the unit that is counted instead of epochs
+    unit: str = "epochs"  # name of the unit in which `epochs` counts the work
 
     @property
     def doublings(self) -> int:
@@ -61,7 +61,7 @@ class Escalation:
 
 
 class _Further(Session):
-    """A session with state that lets a training exceed its budget, once for each of the `errors` so far."""
+    """A session that lets a training double its budget, once for each of the `errors` so far."""
 
     def __init__(self, session: Session, errors: Sequence[float] = ()) -> None:
         self._session, self.errors, self.epochs = session, tuple(errors), 0
@@ -105,9 +105,9 @@ def escalated(
 
     `run` makes the same calls with the same random draws each time, so `fit` skips work that the session already holds;
     an attack that is killed during a doubling resumes in it. `judged` says whether a result beats constant guesses, and
-    gives its error ≥ 0. `most` is the largest number of doublings, and `unit` what `Session.goes_on` counts. An error
-    of `run` within its budget is raised; if a later doubling diverges or needs data that this adversary lacks, the
-    result before it is returned.
+    gives its error ≥ 0. `most` is the largest number of doublings, and `unit` names the unit of work that
+    `Session.goes_on` counts. An error of `run` within its budget is raised; if a later doubling diverges or needs data
+    that this adversary lacks, the result before it is returned.
     """
     further = _Further(session or NoSession())
     before: tuple[_Result, int] | None = None

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from privkit.attacks.base import AttackDiverged, NoSession, Session
 
-JUDGED_FROM = 4  # least epochs at which half of a training shows anything
+JUDGED_FROM = 4  # smallest number of epochs for which half of a training is informative
 
 
 class Training(Protocol):
@@ -59,9 +59,9 @@ def fit(
     After `epochs` epochs (including those done before a kill), their number is doubled as long as `Session.goes_on` is
     true. Each doubling is a new cycle of the learning rate; a cycle that ends with a larger objective is undone.
 
-    With `keep_best`, the training returns to the epoch with the smallest objective if the last one is over 5 % larger:
-    for objectives on held-out data, which rise again when a training overfits. If an epoch raises `AttackDiverged` or
-    returns NaN or infinity, the training returns to its last good state, and the session keeps it.
+    With `keep_best`, the training returns to the epoch with the smallest objective if the last objective is over 5 %
+    larger, as on held-out data after overfitting. If an epoch raises `AttackDiverged` or returns NaN or infinity, the
+    training returns to its last good state, and the session keeps it.
     """
     session = session or NoSession()
     saved, planned = session.load(), epochs
@@ -86,7 +86,6 @@ def fit(
 
 
 def _begun(training: Training, saved: dict[str, Any] | None) -> dict[str, Any]:
-    """The state in which a training starts: the saved state, or that of a new training."""
     if saved is None:
         return {"curve": [], "training": deepcopy(training.state_dict())}
     training.load_state_dict(deepcopy(saved["training"]))
@@ -101,7 +100,6 @@ def _trained(
     objective: str,
     keep_best: bool = False,
 ) -> dict[str, Any]:
-    """The state after `epochs` epochs in all, continuing from the state `good`; see `fit`."""
     for epoch in range(len(good["curve"]), epochs):
         try:
             value = training.epoch(epoch)
@@ -127,13 +125,13 @@ def fit_doubling(
     doublings: int | None = 0,
     objective: str = "the objective",
 ) -> tuple[tuple[float, ...], bool | None]:
-    """Train for half of the epochs, then the other half, and report whether this doubling improved the objective.
+    """Train for half of the epochs, then the other half. Return the objective after each epoch, and whether the last
+    doubling lowered the objective by at most 5 % (None for one cycle).
 
     Each half is a cycle of the learning rate, so the objectives at the ends of cycles are comparable. A doubling that
     ends with a larger objective is undone. `cycle` maps (epochs before, epochs of the cycle) to a training of the same
     network. Up to `doublings` further doublings follow while each lowers the objective by more than 5 %, and then more
-    as long as `Session.goes_on`. With `doublings=None` or less than 4 epochs, there is one cycle. Also returns whether
-    the last doubling lowered the objective by at most 5 % (None for one cycle).
+    as long as `Session.goes_on` is true. With `doublings=None` or less than 4 epochs, there is one cycle.
     """
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}
@@ -163,7 +161,7 @@ def fit_doubling(
 class Stage:
     """The session of one stage of an attack, whose state lies under the key `slot` in the attack's state.
 
-    Progress is that of the whole attack: the stage begins after `before` of `total` epochs (None: the last stage).
+    It reports the whole attack's progress: the stage begins after `before` of `total` epochs (None if last).
     """
 
     def __init__(
@@ -239,7 +237,7 @@ def _load(part: Any, state: Any) -> None:
 class Learner(Resumable):
     """A network, trained in place, with an optimizer and a learning-rate schedule that advances at each step.
 
-    `cycle` makes the schedule of one cycle from a number of steps; the first has `steps`.
+    `cycle` makes the schedule of one cycle from a number of steps; the first cycle has `steps`.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class Memory:
         self.spared, self._met = 0.0, set()
 
     def recalled(self, given: Sequence[Any], draws: Generator, make: Callable[[], Made]) -> Made:
-        """The result of `make`, computed now or reused from an earlier call with equal inputs, also if it is a refusal.
+        """The result of `make`, or of an earlier call with equal inputs. A `NotApplicable` is stored and raised again.
 
         `given` are all other inputs: tensors, generators, and objects whose `repr` describes them fully. The generator
         `draws` ends in the same state whether or not the result is reused.
@@ -90,7 +90,7 @@ class Memory:
 
 
 def tensor_digest(*given: Any) -> str:
-    """SHA-256 digest, in hexadecimal, of tensors' type, shape and content, generators' states, others' `repr`."""
+    """SHA-256 digest, hexadecimal, of tensors' type, shape and content, generators' states, others' `repr`."""
     found = hashlib.sha256()
     for part in given:
         tensor = part.get_state() if isinstance(part, Generator) else part

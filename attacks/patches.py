@@ -26,14 +26,13 @@ class Geometry:
 
     @property
     def patch_dim(self) -> int:
-        """Number of values in a patch: p·p·C."""
         return self.patch * self.patch * self.image_shape[0]
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> Geometry:
         """Read the layout from a release [N, T, D] or [N, D, h, w] and from the images' shape (C, H, W).
 
-        One more leading token counts as a class token. Tokens that are no square grid of square patches are refused.
+        One more leading token counts as a class token. Raises `NotApplicable` without a grid of square patches.
         """
         _, h, w = image_shape
         front = class_tokens(release)
@@ -65,7 +64,7 @@ def as_tokens(release: Tensor) -> Tensor:
 
 
 def patch_tokens(release: Tensor) -> Tensor:
-    """`as_tokens` without a class token."""
+    """Tokens [N, T, D] of a release, without a class token; see `as_tokens`."""
     return as_tokens(release)[:, class_tokens(release) :]
 
 

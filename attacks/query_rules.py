@@ -10,7 +10,8 @@ from privkit.constraints import Checked, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class QueryRules(Checked):
-    """Rules for queries, in which the adversary sends one round of its own images and gets their release."""
+    """The threat model's limits on queries. In a query, the adversary sends one round of its own images through the
+    defended clients, and gets the smashed data that they release."""
 
     rounds: Whole | None = None  # largest number of rounds, ≥ 0; None for any number
     copies: bool = True  # whether a round may contain an image twice
@@ -22,9 +23,9 @@ class QueryRules(Checked):
 
 @runtime_checkable
 class Counted(Protocol):
-    """A query that counts its rounds."""
+    """A query function that counts the rounds that it answered."""
 
-    rounds: int  # rounds sent so far
+    rounds: int  # number of rounds sent so far
 
 
 ANY_QUERIES = QueryRules()  # as many rounds as an attack likes, copies allowed

@@ -30,7 +30,8 @@ def least_variance(release: Tensor) -> float:
 
 
 def mean_and_scale(numbers: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Mean and deviation along an axis, float32; nearly constant channels get a larger one, and are not amplified."""
+    """Compute mean and standard deviation along an axis, float32; the latter is enlarged for a nearly constant
+    channel."""
     variance = numbers.var(dim, correction=0)
     scale = (variance + _SHRINKAGE * variance.mean() + least_variance(numbers)).sqrt()
     return numbers.mean(dim).float(), scale.float()

@@ -15,11 +15,11 @@ _AT_ONCE = 256  # examples whose weight gradients are held at once
 
 
 def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
-    """The cut-layer gradients of all views as rows of one matrix, float [N, F]; views without gradients are left out.
+    """Collect the cut-layer gradients of all views in one matrix, float [N, F]; views without gradients are left out.
 
-    Also returns, int64 [N] each, the 0-based number of a gradient's view in `views`, and the index of its released row,
-    counted through all views, also those without gradients. It raises `NotApplicable` if no view holds a gradient, or
-    the gradients differ in size.
+    Also returns two int64 [N]: the 0-based number of each gradient's view in `views`, and the index of its released
+    row, counted through all views, also those without gradients. Raises `NotApplicable` if no view holds a gradient, or
+    if the gradients differ in size.
     """
     starts = torch.tensor([0, *(len(view.smashed) for view in views)]).cumsum(0).tolist()
     parts, rounds, examples = [], [], []
@@ -42,7 +42,7 @@ def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tens
 def weight_gradients(
     lower: nn.Module, images: Tensor, arrived: Tensor, state: Mapping[str, Tensor] | None = None
 ) -> Tensor:
-    """The gradient of the lower segment's P weights for each example, float [N, P]; the segment is in evaluation mode.
+    """Compute the gradient of the lower segment's P weights for each example, float [N, P], in evaluation mode.
 
     `arrived` [N, F] is the gradient that each example's output received; `state` the weights at that time (None: now).
     """

@@ -63,8 +63,7 @@ def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
     Words and booleans are tried one by one, numbers between their two limits. A positive number without an upper limit
     is searched within a factor of 10 of its default. Whole numbers keep their value, because they set the attack's work
     or size, unless they are annotated with `Search`. Options annotated with `Untuned` keep their value, and so do
-    options that the user changed. Values are left out if the attack would then need more knowledge, or the same records
-    sent more often.
+    options that the user changed. Values with which the attack needs more knowledge or more passes are left out.
     """
     if not is_dataclass(attack):
         return {}
@@ -96,7 +95,7 @@ def why_untuned(attack: AnyAttack) -> str:
 
 def _same_adversary(attack: Any, name: str, value: object) -> bool:
     """Whether an attack with another value of one field needs the same knowledge and the same number of passes."""
-    with suppress(ValueError):  # not allowed beside the other fields as they are
+    with suppress(ValueError):  # the value may not be allowed together with the other fields
         other = replace(attack, **{name: value})
         return known_to(other) == known_to(attack) and other.mounting.passes == attack.mounting.passes
     return True

@@ -137,10 +137,8 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """The test that belongs to an annotation, with the allowed values in words."""
-
-    words: str = ""  # empty if it constrains nothing
-    test: _Test | None = None  # None if nothing is checked
+    words: str = ""  # the allowed values in words; empty if all values are allowed
+    test: _Test | None = None  # the check of a value; None if nothing is checked
 
 
 _Tests = tuple[tuple[str, str, _Test], ...]
@@ -179,7 +177,6 @@ def _rule(hint: Any) -> _Rule:
 
 
 def _is_class(hint: Any) -> TypeGuard[type]:
-    """Whether the annotation allows every object of a class: a dataclass, `bool`, or None's class."""
     return hint in (bool, NoneType) or (isinstance(hint, type) and dataclasses.is_dataclass(hint))
 
 
@@ -197,7 +194,6 @@ def _one_of(classes: tuple[type, ...]) -> _Rule:
 
 
 def _any_of(members: Sequence[Any]) -> _Rule:
-    """The rule "an object of one of the classes, a literal, or a value of one other member"; errors name all."""
     classes = tuple(member for member in members if _is_class(member))
     objects = _one_of(classes)
     literals = [member for member in members if get_origin(member) is Literal]
@@ -250,7 +246,6 @@ def _advised(rule: _Rule, advice: str) -> _Rule:
 
 
 def _limits(hint: Any) -> dict[str, Any]:
-    """The bounds in an annotation, under the names of `real`'s arguments."""
     names = {"gt": "above", "ge": "least", "le": "most", "lt": "below", "multiple_of": "step"}
     parts = hint.__metadata__
     return {name: getattr(part, bound) for part in parts for bound, name in names.items() if hasattr(part, bound)}

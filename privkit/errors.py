@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from privkit.reports.escape import terminal
 
 LONGEST = 200  # characters of a value that an error repeats
-_NEAR = 6  # near names of an unknown one among too many
+_NEAR = 6  # largest number of near names that an error lists
 
 
 class PrivkitError(Exception):
@@ -97,7 +97,7 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> UsageError:
-    """The error for an unknown name, with the nearest known ones; `listed` is the command that lists very many.
+    """Build the error for an unknown name, with the nearest known ones; `listed` is the command that lists very many.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))
     unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)

@@ -26,8 +26,7 @@ def assert_claim_stands(
     """Fail if canaries show that a mechanism has a larger ε than its certificate claims.
 
     A canary is one of two neighboring records, chosen by a fair coin. A linear classifier, fitted on other releases,
-    guesses which of the two records was released. A claim that passes is not proven: a stronger test may still refute
-    it.
+    guesses which of the two records was released. A claim that passes is not proven: a stronger test may refute it.
 
     Args:
         mechanism: function from records [N, ...] and a generator to releases [N, ...]. Release n must depend only on
@@ -100,8 +99,7 @@ def assert_laws(part: str, *, kind: str | None = None, dataset: str | None = Non
 
     Args:
         part: the part as on the command line, such as "mine:Squash:bound=2".
-        kind: "defenses", "attacks", "datasets", "models" or "metrics"; None to infer the kind from the part's name or
-            class.
+        kind: "defenses", "attacks", "datasets", "models" or "metrics"; None to infer it from the part.
         dataset: the dataset whose records a model reads; None for images of usual sizes.
 
     Raises:

@@ -42,8 +42,8 @@ class Family(ABC):
 
     @property
     def one_sided(self) -> bool:
-        """Whether the presence of a canary (a record that the auditor inserts or leaves out) shows far more clearly
-        than its absence. Guesses of "non-member" then help little."""
+        """Whether an attack recognizes the presence of a canary (a record that the auditor inserts or leaves out) far
+        better than its absence. Guesses of "non-member" then help little."""
         return False
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Family(ABC):
 
     @abstractmethod
     def said(self, strength: float) -> str:
-        """The lower limit on the strength, as a sentence for the certificate."""
+        """The inferred lower limit on the strength as a phrase, for the `method` of an audit's result."""
 
     def strength(self, epsilon: float, delta: float) -> float:
         """The largest strength whose curve has at most this ε at δ."""
@@ -95,8 +95,7 @@ class _GaussianRates:
 
 @dataclass(frozen=True)
 class Gaussian(Family):
-    """The trade-off curves of Gaussian mechanisms. The strength is μ, the L2 sensitivity divided by the noise's
-    standard deviation.
+    """The trade-off curves of Gaussian mechanisms. The strength is μ, the L2 sensitivity divided by the noise's σ.
 
     >>> round(Gaussian().epsilon(1.0, 1e-5), 4)
     4.3772
@@ -148,8 +147,8 @@ class ScaledNoise(Family):
     """The trade-off curves of one mechanism with more or less noise, as this library's accountant computes them. At
     strength s the noise is divided by s.
 
-    If the accountant knows only an upper bound on ε (`Certificate.lower` is None), this bound may be too large. The
-    lower bound on ε that an audit derives with this family may then exceed the mechanism's true ε.
+    If the accountant knows only an upper bound on ε (`Certificate.lower` is None), this upper bound may be too large.
+    The lower bound on ε that an audit derives with this family may then exceed the mechanism's true ε.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> family = ScaledNoise(mechanism=mechanism_of({"mechanism": "laplace", "sigma": 1, "sensitivity": 1}))
@@ -168,7 +167,7 @@ class ScaledNoise(Family):
 
     @property
     def one_sided(self) -> bool:
-        """True for secret sampling: a canary that is not sampled in a round looks like a canary outside the data."""
+        """True for sampling with add-or-remove neighbors: an unsampled canary looks like one outside the data."""
         return self.mechanism.relation == "add_or_remove_one" and self.mechanism.sampling.rate < 1
 
     def strength(self, epsilon: float, delta: float) -> float:
@@ -198,19 +197,19 @@ GAUSSIAN = Gaussian()
 
 
 def stated(family: Family | None, delta: float) -> Family:
-    """The family that the caller stated; None stands for `Approximate`, the family of all (ε, δ)-DP mechanisms."""
+    """Return the family that the caller stated; for None, `Approximate`, the family of all (ε, δ)-DP mechanisms."""
     return Approximate(delta=delta) if family is None else family
 
 
 _NOTHING = 1e-6
-"""Smaller strengths count as 0. (What does not scale, such as private updates, keeps its share at every strength.)"""
+"""Smaller strengths count as 0, since some costs, such as those of private updates, do not shrink with the strength."""
 
 
 def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:
-    """The largest strength that a test rejects: at most 64, and 0 if no strength above 1e-6 is rejected.
+    """Find the largest strength that a test rejects: at most 64, and 0 if no strength above 1e-6 is rejected.
 
-    `rejected` must be true up to some strength and false above it. The result is itself a rejected strength, and at
-    most this relative precision below the largest.
+    `rejected` must be true up to some strength and false above it. The result is itself a rejected strength. It lies
+    below the largest rejected strength by at most the relative `precision`.
     """
     if not rejected(0.0):
         return 0.0

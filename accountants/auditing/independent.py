@@ -30,20 +30,19 @@ def epsilon_independent(
     family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
-    """Lower bound on ε from one run with independent canaries; independence makes it tighter than other one-run bounds.
+    """Compute a lower bound on ε from one run with independent canaries, which make it tighter than other bounds.
 
     A canary is a record that the auditor inserts (a "member") or leaves out, by a fair coin. Let a_i be the probability
     that canary i is guessed "member" if it is left out, and b_i the probability that it is guessed "non-member" if it
     is a member. The a_i may differ between canaries, and so may the b_i.
 
     * "errors" counts all wrong guesses. Guess i is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, where TV is the
-      largest total variation that the mechanism allows. So a binomial count with this probability is a lower bound.
-      This test is stronger for curves like the Gaussian.
-    * "rates" bounds the mean of the a_i and the mean of the b_i from above, each at half the significance, and asks
-      whether the trade-off curve allows both means. The curve is convex, so if it allows the pair (a_i, b_i) of each
-      canary, it allows their means. The Clopper–Pearson limit also holds for a sum of independent trials of different
-      probability at this significance (Hoeffding 1956). This test is stronger if few releases reveal much, as with
-      sampling or mixing.
+      largest total variation that the mechanism allows. So the number of wrong guesses is at least a binomial count
+      with this probability (in distribution). This test is stronger for curves like the Gaussian.
+    * "rates" bounds the mean of the a_i and the mean of the b_i from above, each at half the significance, and rejects
+      a trade-off curve that does not allow both means. The curve is convex, so if it allows each pair (a_i, b_i), it
+      allows the pair of means. The Clopper–Pearson limit holds at this significance although trials differ in
+      probability (Hoeffding 1956). This test is stronger if few releases reveal much, as with sampling.
 
     Args:
         in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not.
@@ -97,10 +96,9 @@ def epsilon_independent(
 def ceiling_independent(
     canaries: int, *, confidence: float, delta: float, family: Family | None = None, test: Test = "errors"
 ) -> float:
-    """The largest bound that `epsilon_independent` can give with this number of canaries (≥ 1), reached if every guess
-    is right.
+    """The largest bound of `epsilon_independent` for this number of canaries (≥ 1), reached if every guess is right.
 
-    The other arguments have the meaning that they have in `epsilon_independent`.
+    The other arguments are as in `epsilon_independent`.
 
     >>> round(ceiling_independent(200, confidence=0.95, delta=1e-5), 2)
     4.19

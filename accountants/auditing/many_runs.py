@@ -23,7 +23,7 @@ def epsilon_clopper_pearson(
     threshold: float | None = None,
     family: Family | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on ε from the error rates of score thresholds, with one score from each of many runs.
+    """Compute a lower bound on ε from the error rates of score thresholds, with one score from each of many runs.
 
     Let F be an upper limit on the rate of non-members whose score is at or above the threshold, and M an upper limit on
     the rate of members below it. Then ε ≥ ln((1 − M − δ)/F) and ε ≥ ln((1 − F − δ)/M). Both limits hold together, so
@@ -32,12 +32,11 @@ def epsilon_clopper_pearson(
 
     Without a threshold, two sets of thresholds are tried, and half of the error probability covers each set.
 
-    1. Thresholds at ranks fixed in advance: at most n/2^j − 1 of n non-members are at or above the threshold (or at
-       most as many of n members below). The rate of this error is below an order statistic of n uniform variables,
-       whose quantile is the Clopper–Pearson limit. Given the threshold, the number of errors of the other kind is
-       binomial.
+    1. Thresholds at ranks fixed in advance: each has at most ⌈n/2^j⌉ − 1 of n non-members at or above it, or as many of
+       n members below it. The rate of this error is below an order statistic of n uniform variables, whose quantile is
+       the Clopper–Pearson limit. Given the threshold, the number of errors of the other kind is binomial.
     2. All thresholds. Only n order statistics can bound an error rate on n scores, so the error probability is divided
-       by n. This includes ties.
+       by n.
 
     Args:
         in_scores, out_scores: scores of n runs with the record ("members"), and of k runs without it.
@@ -98,8 +97,8 @@ def epsilon_clopper_pearson(
 def ceiling_many_runs(
     members: int, others: int, *, confidence: float, delta: float, family: Family | None = None
 ) -> float:
-    """The largest bound that `epsilon_clopper_pearson` can give with `members` runs that contain the record and
-    `others` runs without it (≥ 1 each). It is reached if all members score above all non-members.
+    """The largest bound of `epsilon_clopper_pearson` for `members` runs with the record and `others` runs without it (≥
+    1 each). It is reached if all members score above all non-members.
 
     >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
     2.6
@@ -112,9 +111,8 @@ def ceiling_many_runs(
 
 
 def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, int]:
-    """The largest strength whose trade-off curve is refuted by at least one of J thresholds, and the index of this
-    threshold, from upper limits on the false positive (`accused`, [J]) and false negative rates (`missed`, [J]).
-    """
+    """Find the largest strength whose trade-off curve is refuted by at least one of J thresholds, and the index of this
+    threshold. `accused` and `missed`, [J], are upper limits on the false positive and false negative rates."""
 
     def beyond(strength: float) -> Array:
         return 1 - missed - family.at(strength).true_positives(accused)
@@ -124,8 +122,9 @@ def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, in
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
-    """The J thresholds to try on sorted scores with their error counts; the error probability of each limit on the rate
-    of missed members, [J], and of false alarms, [J]; the assumption about the threshold; and the method in words.
+    """Choose J thresholds on sorted scores. The five results are the thresholds with their error counts; the error
+    probabilities of the limits on the rate of missed members, [J], and of false alarms, [J]; the assumption about the
+    threshold; and the method in words.
 
     With probability 1 − `error`, the Clopper–Pearson limits of all error rates hold together.
     """

@@ -40,14 +40,12 @@ def epsilon_one_run(
     delta: float,
     guesses: tuple[int, int] | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on ε from one run with many canaries (records that the auditor inserts or leaves out, each by a fair
-    coin).
+    """Compute a lower bound on ε from one run with many canaries (records inserted or left out by fair coins).
 
     The attack guesses "member" (inserted) for the highest scores and "non-member" for the lowest. It abstains on the
     rest, and on scores that tie at the border, so that the guesses depend on the pooled scores alone. If many scores
     tie, add noise to them first. Let v of r guesses be right, m be the number of all canaries, q = e^ε/(1 + e^ε) and B
-    ~ Binomial(r, q). Then (ε, δ)-DP is rejected if P[B ≥ v] + 2mδ·max_i P[v − i ≤ B < v]/i is at most the error
-    probability 1 − confidence.
+    ~ Binomial(r, q). Then (ε, δ)-DP is rejected if P[B ≥ v] + 2mδ·max_i P[v − i ≤ B < v]/i is at most 1 − confidence.
 
     Args:
         in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not.
@@ -55,8 +53,7 @@ def epsilon_one_run(
         delta: δ in [0, 1).
         guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known. If None, m/2^j
             guesses are tried for each j: all "member", all "non-member", or this number of each. The error probability
-            is then divided by the number of tries, about 3·log2(m). The division is valid, since the tries depend on m
-            alone.
+            is then divided by the number of tries, about 3·log2(m). This is valid, since the tries depend on m alone.
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
 
@@ -94,8 +91,8 @@ def epsilon_one_run(
 def ceiling_one_run(
     members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
 ) -> float:
-    """The largest bound that `epsilon_one_run` can give with `members` canaries in the data and `others` outside (≥ 1
-    each), reached if all guesses are right.
+    """The largest bound of `epsilon_one_run` for `members` canaries in the data and `others` outside (≥ 1 each),
+    reached if all guesses are right.
 
     >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
     3.49
@@ -113,14 +110,15 @@ def ceiling_one_run(
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
     correct: int
-    asked: tuple[int, int]  # numbers of guesses "member" and "non-member"
-    threshold: float | None  # score from which on the attack guesses "member"
+    asked: tuple[int, int]  # numbers of "member" and "non-member" guesses
+    threshold: float | None  # lowest score that is guessed "member"; None without such a guess
 
 
 def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
-    """Guess "member" for `top` highest and "non-member" for `bottom` lowest scores, without ties at a border."""
+    """Count right guesses: "member" for the `top` highest, "non-member" for the `bottom` lowest, none for ties at a
+    border."""
     pooled = np.sort(np.concatenate([members, others]))
-    # The score just outside either group; what equals it is abstained on.
+    # The score just outside either group; the attack abstains on all scores equal to it.
     under = pooled[-top - 1] if top < pooled.size else -inf
     over = pooled[bottom] if bottom < pooled.size else inf
     high = [int(x.size - np.searchsorted(x, under, "right")) if top else 0 for x in (members, others)]
@@ -130,7 +128,7 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """Numbers of guesses to try: m/2^j on either side and on both, if large enough to reject ε = 0."""
+    """The numbers of "member" and "non-member" guesses to try: m/2^j on either side or both, large enough for ε > 0."""
     fewest = log2(1 / error)
     sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]
@@ -146,8 +144,8 @@ def _largest_epsilon(trials: list[_Trial], canaries: int, delta: float, error: f
 
         if 2 * trial.correct <= sum(trial.asked) or not rejected(best):
             continue
-        # Where 2mδ > 1, the p-value need not increase with ε. Its smaller form, with P[F = i] summing to at most 1,
-        # does, so whatever is rejected lies below a valid bound.
+        # If 2mδ > 1, the p-value may fall as ε grows. Its smaller form, with P[F = i] that sum to at most 1, cannot
+        # fall, so every rejected ε lies below a valid bound.
         low, high = doubled(rejected, best, max(1.0, 2 * best))
         low, _ = narrowed(rejected, low, high, near=lambda a, b: b - a <= 1e-13 * b)
         if low > best:
@@ -171,7 +169,7 @@ def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: flo
 
 
 def fairly_split(members: int, others: int) -> int:
-    """The number of canaries. ValueError if fair coins would hardly ever give this split into members and others."""
+    """Count the canaries. Raises ValueError if fair coins give so uneven a split with probability below 1e-9."""
     canaries = members + others
     if (odds := float(2 * bdtr(min(members, others), canaries, 0.5))) < _UNLIKELY_COINS:
         raise ValueError(
@@ -182,7 +180,8 @@ def fairly_split(members: int, others: int) -> int:
 
 
 def guess_numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
-    """Checks and returns the numbers of guesses: at least one in sum, and at most the number of canaries."""
+    """Return the numbers of "member" and "non-member" guesses. Raises ValueError unless they are whole numbers ≥ 0 with
+    a sum between 1 and the number of canaries."""
     if not isinstance(guesses, tuple) or len(guesses) != 2:
         raise ValueError(f'guesses must be two whole numbers ("member", "non-member"), got {guesses!r}')
     top, bottom = (validate.whole("guesses", number, least=0) for number in guesses)

@@ -15,7 +15,7 @@ from privkit.accountants.auditing.score_cuts import scores
 from privkit.shared.empirical_bound import EmpiricalBound
 
 _SHARES, _PLANNED = 16, 1e-2
-"""Shares of guesses that a plan compares, and how closely."""
+"""Number of false positive rates that a plan compares, and the relative precision of their bounds."""
 
 
 def epsilon_one_run_curve(
@@ -27,36 +27,35 @@ def epsilon_one_run_curve(
     guesses: tuple[int, int],
     family: Family | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on ε at δ from one run with many canaries. It uses the whole trade-off curve, not one point (ε, δ).
+    """Compute a lower bound on ε from one run with many canaries, by the whole trade-off curve instead of one point.
 
     A canary is a record that the auditor inserts (a "member") or leaves out, by a fair coin. The attack guesses
     "member" for the highest scores and "non-member" for the lowest. We reject a curve as follows. Let f̄(x) be the
     largest true positive rate that it allows at the false positive rate x; for a Gaussian curve, f̄(x) = Φ(Φ⁻¹(x) + μ).
     Let m be the number of canaries, c the number of guesses, and p_j the probability that j guesses are right.
 
-    1. Consider the event that canary t is guessed right and at least i guesses are right. If the coin of t is flipped,
-       its guess is wrong and the other guesses are unchanged, so at least i − 1 guesses are right. The curve limits the
-       first probability to f̄ of the second. As f̄ is concave, the means over all canaries obey the same limit: Σ_{j≥i}
-       j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i.
+    1. Let E be the event that canary t is guessed right and at least i guesses are right. If only the coin of t is
+       flipped, its guess becomes wrong, and at least i − 1 guesses stay right. The curve limits the probability of E to
+       f̄ of the probability of this second event. As f̄ is concave, the means over all canaries obey the same limit:
+       Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i.
     2. If all guesses are "member", a canary that was left out is never guessed right. Then m/2 takes the place of m,
        and the bound is larger; likewise if all guesses are "non-member".
-    3. Let v guesses be right in the run, and suppose P[at least v right] ≥ τ = 1 − confidence. The least Σ p_j under
-       these inequalities has p_v = τ, and then the least possible p_{v−1}, p_{v−2}, …. If even this sum exceeds 1, the
-       assumption is false, and the curve is rejected.
+    3. Let v guesses be right in the run, and suppose P[at least v right] ≥ τ = 1 − confidence. Σ p_j is least under
+       these inequalities for p_v = τ, followed by the least possible p_{v−1}, p_{v−2}, …. If even this sum exceeds 1,
+       the assumption is false, and the curve is rejected.
 
     The bound is the ε at δ of the strongest rejected curve.
 
     Args:
         in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not. Ties at
-            a border of the guesses are refused.
+            a border are refused.
         confidence: confidence of the bound, in (0, 1).
         delta: δ in (0, 1).
-        guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
-            finds good ones.
+        guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known; see
+            `planned_guesses`.
         family: the claimed family of trade-off curves; None for any (ε, δ)-DP mechanism.
 
-    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run". Derived here: steps 2
-    and 3.
+    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run"; steps 2 and 3: derived.
 
     >>> scores = range(100, 200), range(100)
     >>> any_mechanism = epsilon_one_run_curve(*scores, confidence=0.95, delta=1e-5, guesses=(50, 50))
@@ -113,8 +112,8 @@ def ceiling_one_run_curve(
     guesses: tuple[int, int],
     family: Family | None = None,
 ) -> float:
-    """The largest bound that `epsilon_one_run_curve` can give with `members` canaries in the data and `others` outside
-    (≥ 1 each).
+    """The largest bound of `epsilon_one_run_curve` for `members` canaries in the data and `others` outside (≥ 1 each).
+    It is reached if all guesses are right.
 
     >>> family = Gaussian()
     >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50), family=family), 3)
@@ -157,14 +156,13 @@ def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float
 
 @cache
 def planned_guesses(canaries: int, strength: float, *, confidence: float, family: Family) -> tuple[int, int]:
-    """The numbers of "member" and "non-member" guesses that promise the largest bound if the claimed trade-off curve is
-    true.
+    """Choose the numbers of "member" and "non-member" guesses that promise the largest bound under the claimed curve.
 
-    The claimed curve is the curve of `family` with this `strength`. Let f̄(x) be its true positive rate at the false
-    positive rate x. Of m = `canaries` ≥ 2 canaries, which are members by fair coins, a threshold at x guesses m·(x +
-    f̄(x))/2 to be members, on average. We try several x, and assume that one standard deviation fewer guesses are right
-    than the curve allows. The number of "non-member" guesses is the same, or 0 if the family is one-sided. The plan
-    depends only on m and the claimed curve, so it costs no confidence.
+    The claimed trade-off curve is the curve of `family` with this `strength`. Let f̄(x) be its true positive rate at
+    the false positive rate x. On average, half of m = `canaries` ≥ 2 canaries are members, and a threshold with false
+    positive rate x guesses m·(x + f̄(x))/2 canaries to be members. We try several x, and assume that one standard
+    deviation fewer guesses are right than the curve allows. The number of "non-member" guesses is the same, or 0 if the
+    family is one-sided. The plan depends only on m and the claimed curve, so it costs no confidence.
 
     >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())
     (146, 146)

@@ -16,13 +16,13 @@ _Counts = NDArray[np.int64]
 
 
 def levels(confidence: float, delta: float) -> tuple[float, float]:
-    """The error probability 1 − confidence, and δ. ValueError if confidence is outside (0, 1) or δ outside [0, 1)."""
+    """Check `confidence`, in (0, 1), and δ, in [0, 1). Returns the error probability 1 − confidence, and δ."""
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
     return error, validate.real("delta", delta, least=0, below=1)
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """The sorted scores. ValueError for values without an order, such as NaN."""
+    """Sort scores, float [n]. Raises ValueError, which quotes `name`, unless they are a list of finite numbers."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -44,13 +44,13 @@ def scores(name: str, values: ArrayLike) -> Array:
 class Cuts:
     """J thresholds and their numbers of errors, if every score at or above the threshold is guessed "member"."""
 
-    thresholds: Array  # [J]
+    thresholds: Array  # [J] score thresholds
     missed: _Counts  # [J] number of members below the threshold
     alarms: _Counts  # [J] number of non-members at or above the threshold
 
     @classmethod
     def of(cls, members: Array, others: Array) -> Cuts:
-        """All cuts that the sorted scores distinguish, by increasing threshold; the last one accuses nobody."""
+        """All thresholds that the sorted scores distinguish, in increasing order; infinity is the last."""
         thresholds = np.append(np.union1d(members, others), inf)
         missed = np.searchsorted(members, thresholds, "left")
         alarms = others.size - np.searchsorted(others, thresholds, "left")
@@ -58,7 +58,7 @@ class Cuts:
 
     @classmethod
     def at(cls, members: Array, others: Array, threshold: float) -> Cuts:
-        """The errors at one threshold."""
+        """The numbers of errors at one threshold."""
         missed, alarms = members.size - _at_least(members, threshold), _at_least(others, threshold)
         return cls(thresholds=np.array([threshold]), missed=np.array([missed]), alarms=np.array([alarms]))
 
@@ -66,7 +66,7 @@ class Cuts:
     def at_ranks(cls, members: Array, others: Array) -> Cuts:
         """Thresholds at ranks that do not depend on the scores, for j = 0, 1, …: at most ⌈n/2^j⌉ − 1 of n non-members
         are at or above the threshold, or at most ⌈n/2^j⌉ − 1 of n members are below it. This limit is stored as the
-        number of these errors."""
+        count."""
         alarms, missed = halved(others.size) - 1, halved(members.size) - 1
         above = np.nextafter(others[others.size - 1 - alarms], inf)
         at = members[missed]
@@ -84,7 +84,7 @@ class Cuts:
         )
 
     def hull(self) -> Cuts:
-        """Corners of the ROC curve's convex hull, both ends included."""
+        """Keep the thresholds at the corners of the ROC curve's convex hull, both ends included."""
         corners: list[int] = []
         points = list(zip(self.missed.tolist(), (-self.alarms).tolist(), strict=True))
         for at, (x, y) in enumerate(points):
@@ -98,13 +98,13 @@ class Cuts:
 
 
 def lower(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
-    """One-sided lower Clopper–Pearson limit of a probability; 0 without a success."""
+    """One-sided lower Clopper–Pearson limit of a probability, at error probability `error`; 0 without a success."""
     k = np.asarray(successes, float)
     return np.where(k > 0, betaincinv(np.maximum(k, 1), trials - np.maximum(k, 1) + 1, error), 0.0)
 
 
 def upper(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
-    """One-sided upper Clopper–Pearson limit of a probability; 1 without a failure."""
+    """One-sided upper Clopper–Pearson limit of a probability, at error probability `error`; 1 without a failure."""
     k = np.asarray(successes, float)
     inside = np.minimum(k, trials - 1)
     return np.where(k < trials, betainccinv(inside + 1, trials - inside, error), 1.0)
@@ -115,6 +115,6 @@ def _at_least(ordered: Array, threshold: float) -> int:
 
 
 def halved(number: int) -> _Counts:
-    """The whole numbers ⌈n/2^j⌉, from large to 1."""
+    """The whole numbers ⌈n/2^j⌉ for j = 0, 1, …, from n down to 1."""
     shifts = np.arange((number - 1).bit_length() + 1)
     return -(-number // (1 << shifts.astype(np.int64)))

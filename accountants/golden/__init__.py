@@ -1,4 +1,4 @@
-"""Reference values of the numbers on which certificates rest (`cases.jsonl`). `privkit doctor` recomputes them."""
+"""Reference values (`cases.jsonl`) for the accountants' results. `privkit doctor` recomputes them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Case:
     what: str  # the quantity, in words
     compute: Callable[[], Any]
     expected: float
-    rel: float = 0.0  # tolerance, relative
-    abs: float = 0.0  # tolerance, absolute
+    rel: float = 0.0  # relative tolerance
+    abs: float = 0.0  # absolute tolerance
     source: str = ""  # where the reference value comes from
 
     def check(self) -> tuple[bool, float]:
@@ -42,7 +42,7 @@ class Case:
 
 
 def read_cases(package: str, name: str, evaluators: Mapping[str, Callable[..., Any]]) -> tuple[Case, ...]:
-    """The reference values in a file of JSON lines of a package, each with the call that recomputes it.
+    """Read the reference values in the file `name` (JSON lines) of a package, each with the call that recomputes it.
 
     A line has the keys id, what, evaluate (a name in `evaluators`, or "module:function" below `privkit.accountants`),
     inputs (the arguments of this function), expected, rel or abs (the tolerance) and source.
@@ -57,32 +57,32 @@ def read_cases(package: str, name: str, evaluators: Mapping[str, Callable[..., A
 
 
 def epsilon(mechanism: Specification, delta: float) -> float:
-    """The certified ε of a specification at δ."""
+    """The certified ε, at δ, of a mechanism that is given as JSON."""
     return answer.epsilon(from_json(mechanism), delta).epsilon
 
 
 def composed(mechanism: Specification, delta: float) -> float:
-    """ε at δ by numerical composition of single rounds."""
+    """The ε at δ, by numerical composition of single rounds, of a mechanism that is given as JSON."""
     bound = composed_bound(steps(from_json(mechanism)))
     assert bound is not None
     return bound.epsilon(delta).value
 
 
 def delta(mechanism: Specification, epsilon: float) -> float:
-    """The certified δ of a specification at ε."""
+    """The certified δ, at ε, of a mechanism that is given as JSON."""
     return answer.delta(from_json(mechanism), epsilon).delta or 0.0
 
 
 def rdp(mechanism: Specification, order: float) -> float:
-    """Rényi divergence of a specification at one order."""
+    """The bound on the Rényi divergence, at one order, of a mechanism that is given as JSON."""
     return answer.rdp(from_json(mechanism), [order]).values[0]
 
 
 def calibrated_sigma(mechanism: Specification, epsilon: float, delta: float) -> float:
-    """σ with which a specification reaches a target ε."""
+    """The smallest σ with which a mechanism that is given as JSON is proven (ε, δ)-DP."""
     return calibrate(from_json(mechanism), "sigma", epsilon=epsilon, delta=delta).value
 
 
 def cases() -> tuple[Case, ...]:
-    """All cases that ship with the package."""
+    """All reference values that ship with the package."""
     return read_cases(__name__, "cases.jsonl", globals())

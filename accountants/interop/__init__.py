@@ -1,4 +1,4 @@
-"""Other accounting libraries: mechanisms as events of dp_accounting, and privkit as an accountant of opacus."""
+"""Bridges to other libraries: mechanisms as dp_accounting events and back, and privkit as an opacus accountant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mechanisms as events of dp_accounting, if it has an event with the same meaning."""
+"""Translate mechanisms into events of dp_accounting, if this library has an event with the same meaning."""
 
 from __future__ import annotations
 
@@ -25,30 +25,29 @@ class Event:
     """An event, and the settings with which dp_accounting computes its ε."""
 
     event: DpEvent  # the event, for `compose` of an accountant of dp_accounting
-    relation: NeighboringRelation  # the relation to give to this accountant; with another one its ε is wrong
+    relation: NeighboringRelation  # the relation to give to this accountant, whose ε is wrong with another relation
     accountants: tuple[
         _Accountant, ...
     ]  # the accountants that take the event: "rdp" (`RdpAccountant`), "pld" (`PLDAccountant`)
-    orders: tuple[float, ...] | None = None  # orders to give to `RdpAccountant`; None for its own
+    orders: tuple[float, ...] | None = None  # orders to give to `RdpAccountant`; None for its defaults
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
-    """The event of dp_accounting that means the same as a mechanism; in one case, an event that costs more.
+    """Translate a mechanism into the dp_accounting event with the same meaning; in one case, into a costlier event.
 
-    This case is secret places of uneven ratios: sampled clients take secret places in a mixture whose fixed mixing
-    ratios differ. dp_accounting has no event for the mean over the places. The event then describes the place with the
-    largest ratio, so its ε is an upper bound, and privkit's ε is smaller.
+    In this case, sampled clients take secret places in a mixture whose fixed mixing ratios differ. dp_accounting has no
+    event for the mean over the places. The event then describes the place with the largest ratio, so its ε is an upper
+    bound, and privkit's ε is smaller.
 
     The noise multiplier is 1/μ: the noise divided by the largest distance between the releases of two neighbors.
     dp_accounting itself divides the noise by one record's norm, but its accountants disagree on the cost of a
-    replacement. `PLDAccountant` doubles the norm. `RdpAccountant` does not, so half of the sensitivity is missing; for
-    samples without replacement it takes the norm for the distance. So a replace-one mechanism without sampling comes
+    replacement. `PLDAccountant` doubles the norm. `RdpAccountant` does not, so half of the sensitivity is missing; only
+    for samples without replacement it reads the norm as the distance. So a replace-one mechanism without sampling comes
     with the relation `REPLACE_SPECIAL`, for which all accountants count the distance once. Only sampling without
     replacement comes with `REPLACE_ONE`, which `RdpAccountant` requires.
 
     There are events for two kinds of mechanism: Gaussian noise of constant shift (in every round, for k of n sampled
-    clients, or Poisson-sampled), and Laplace noise on one coordinate in every round. Other mechanisms raise a
-    ValueError.
+    clients, or Poisson-sampled), and Laplace noise on one coordinate in every round. Others raise a ValueError.
 
     Source: dp_accounting 0.6, run against exact profiles.
 
@@ -136,7 +135,7 @@ def _updates(updates: PrivateUpdates) -> DpEvent:
 
 
 def _multiplier(shift: float) -> float:
-    """The noise over the neighbors' distance as a float, since dp_accounting misprices integers and float32."""
+    """Divide the noise by the neighbors' distance, as a float: dp_accounting misprices integers and float32."""
     multiplier = 1 / float(shift) if shift > 0 else inf
     if multiplier == inf:
         raise ValueError(f"the release does not depend on the record (shift {shift:g}), for which there is no event")

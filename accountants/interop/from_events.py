@@ -1,4 +1,4 @@
-"""Events of dp_accounting as mechanisms: the inverse of `events`."""
+"""Translate events of dp_accounting into mechanisms: the inverse of `events`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ONE = Clamp(low=0, high=1, dimensions=1)
 
 
 def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit = "record") -> SplitMechanism:
-    """The mechanism of a dp_accounting event: releases of one coordinate in [0, 1], with the event's noise.
+    """Translate a dp_accounting event into a mechanism that releases one coordinate in [0, 1] with the event's noise.
 
     Args:
         event: Gaussian or Laplace noise, Gaussian noise after Poisson sampling or sampling without replacement, or
@@ -36,8 +36,7 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
         unit: the unit in which neighbors differ, such as a record or a client.
 
     Raises:
-        ValueError: for any other event or relation, with the reason. To compose mechanisms of several kinds, use a
-            ledger.
+        ValueError: for any other event or relation, with the reason. A ledger composes mechanisms of several kinds.
 
     Source: dp_accounting 0.6. The mechanism of an event from `to_dp_event` has the ε of the original mechanism up to
     rounding. A replace-one mechanism without sampling comes back as add-or-remove-one.
@@ -65,7 +64,6 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
 
 
 def _counted(event: DpEvent) -> _Counts:
-    """The single releases of an event, and the number of times each is made."""
     kind: str = _kind(event)
     if kind == "NoOpDpEvent":
         return {}
@@ -101,7 +99,6 @@ def _check_relation(relation: NeighboringRelation, kinds: set[str]) -> None:
 
 
 def _one_gaussian(counts: _Counts) -> dict[str, Any]:
-    """The unsampled Gaussians as one release: repeated if all are equal, else combined."""
     if len(counts) == 1:
         ((one, rounds),) = counts.items()
         return {"noise": Noise(smashed=_noise(one)), "rounds": rounds}

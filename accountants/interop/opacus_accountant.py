@@ -16,22 +16,22 @@ from privkit.accountants.compile import bounds
 
 _NAME = "privkit"
 MOST_KINDS = 32
-"""Kinds of steps above which a history is composed by Rényi curves alone: each would need a transform of its own."""
+"""With more kinds of steps, only Rényi curves are composed: numerical composition needs a transform for each kind."""
 _ORDERS = np.union1d(renyi.ORDERS, RDPAccountant.DEFAULT_ALPHAS)
-"""Orders tried, with all of opacus' own, so that ε is never above that of its Rényi accountant."""
+"""Rényi orders to try. They contain opacus' own, so that ε is never above the ε of its Rényi accountant."""
 _ELSEWHERE = ("alphas", "eps_error", "delta_error")  # options of opacus' own accountants, which have no meaning here
 _Step = tuple[float, float, int]
 
 
 class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no types
     """An accountant of opacus for DP-SGD: its ε is the smallest result of numerical composition (PLD), Rényi
-    composition, and exact composition without credit for sampling.
+    composition, and exact composition that ignores sampling.
 
     Steps of the optimizer may differ in noise and sampling rate. Neighbors add or remove one record.
 
     Attributes:
-        history: entries (noise multiplier, sample rate, number of steps), as in opacus' own accountants; consecutive
-            equal steps form one entry.
+        history: entries (noise multiplier, sample rate, number of steps), as in opacus' own accountants; equal steps in
+            a row form one entry.
 
     Source: Doroshenko et al. 2022 (numerical composition); Mironov, Talwar and Zhang 2019 (Rényi, Poisson-sampled);
     Balle and Wang 2018, Theorem 8 (without sampling).
@@ -47,7 +47,8 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         self.history: list[_Step] = []
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Count one step of the optimizer: its noise over the clipping norm, ≥ 0, and its sampling rate in (0, 1]."""
+        """Count one step of the optimizer. `noise_multiplier` ≥ 0 is the noise's standard deviation divided by the
+        clipping norm; `sample_rate` lies in (0, 1]."""
         sigma, rate, _ = _checked_entry((noise_multiplier, sample_rate, 1))
         if self.history and tuple(self.history[-1][:2]) == (sigma, rate):
             self.history[-1] = (sigma, rate, self.history[-1][2] + 1)
@@ -55,13 +56,12 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
             self.history.append((sigma, rate, 1))
 
     def get_epsilon(self, delta: float, poisson: bool = True, **options: Any) -> float:
-        """The smallest ε that is proven at δ for the steps so far; 0 before the first step, `inf` if a step had no
-        noise.
+        """The smallest proven ε at δ for the steps so far: 0 before the first step, `inf` if a step had no noise.
 
         Args:
             delta: δ in (0, 1).
-            poisson: whether batches are Poisson-sampled, the default of `make_private`. If not, sampling earns no
-                credit, and neighbors differ by replacing one record with a record without a gradient.
+            poisson: whether batches are Poisson-sampled, the default of `make_private`. If not, ε is computed as if
+                every record took part in every step, and neighbors replace one record by a record without a gradient.
             options: options of opacus' own accountants (alphas, eps_error, delta_error); they have no effect.
         """
         target = validate.delta(delta)
@@ -82,7 +82,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         return sum(steps for _, _, steps in self.history)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the state from a checkpoint. ValueError if it is empty, damaged, or another accountant's."""
+        """Restore the state from a checkpoint. Raises ValueError if it is empty, damaged, or another accountant's."""
         before = self.history
         super().load_state_dict(state_dict)
         try:
@@ -98,15 +98,13 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
 
 
 def register() -> None:
-    """Add this accountant to opacus, so that `PrivacyEngine(accountant="privkit")` works. Repeated calls are
-    harmless.
-    """
+    """Add this accountant to opacus for `PrivacyEngine(accountant="privkit")`. Repeated calls are harmless."""
     register_accountant(_NAME, PrivkitAccountant, force=True)
 
 
 def _checked_entry(entry: Iterable[Any]) -> _Step:
     sigma, rate, steps = entry
-    if isinstance(rate, float) and 1 < rate <= 1 + 1e-9:  # a sum of batches' shares that rounds above the whole
+    if isinstance(rate, float) and 1 < rate <= 1 + 1e-9:  # shares of batches may sum to above 1 by rounding
         rate = 1.0
     return (
         validate.real("noise_multiplier", sigma, least=0),

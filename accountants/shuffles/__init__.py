@@ -1,4 +1,4 @@
-"""The privacy that is proven for shuffling of patches and batches, and the privacy that is not."""
+"""What is proven about the shuffling of patches and batches: counts of permutations and entropies, but no DP."""
 
 from __future__ import annotations
 

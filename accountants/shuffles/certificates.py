@@ -1,4 +1,4 @@
-"""σ-privacy: what permutation counts of patch and batch shuffling prove, and why it is not DP."""
+"""Certificates of patch and batch shuffling: they count permutations (σ-privacy), which proves no DP."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ _ONCE = "exchanging equal patches counts as no change of order; other records ma
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
     """Certificate of patch shuffling: all orders of an image's patches are equally likely given the set of patches.
 
-    This is no differential privacy, since the patches themselves are released. If there is only one order, the
-    certificate claims nothing.
+    This is no differential privacy, since the patches themselves are released. With a single order, nothing is claimed.
 
     An image has N ≥ 1 patches (`tokens`) and N! orders. If patches repeat, `multiplicities` says how often each
     different patch occurs; these numbers sum to N. None means that all patches differ. `log10_permutations` among the
@@ -101,8 +100,8 @@ def batch_shuffle(
     in place. `log10_target_share` is log10 of the probability that a shuffled image equals its original.
 
     `multiplicities` says how often each different patch of the batch occurs; these numbers m sum to N·B. With equal
-    patches, a guess at the look of the batch is right up to ∏m! times as often, so `log10_permutations` is reduced
-    accordingly. None means that all patches differ.
+    patches, up to ∏m! orders give the same batch, so a guess is right up to ∏m! times as often, and
+    `log10_permutations` is reduced accordingly. None means that all patches differ.
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8; a union bound for equal patches. Proposition 2 of the paper
     (σ-privacy over N·B patches) is false for K ≥ 1 and is not claimed here.

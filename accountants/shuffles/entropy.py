@@ -1,9 +1,8 @@
-"""Upper bounds on the entropy of an image's patch order, given an attack's success; and why shuffling has no finite ε
-(`distinguish`).
+"""Upper bounds on the entropy of an image's patch order, given an attack's success; `distinguish` shows that ε = ∞.
 
 Every function with an argument `success` or `accuracy` gives an upper bound on the remaining entropy in bits, in the
-shape of this argument. A failed attack proves nothing: for a success at or below chance, the result is log2 N!, the
-entropy of a uniform order.
+shape of this argument. A failed attack proves nothing: for a success at or below chance, the result is log2 N! (a
+uniform order).
 
 N ≥ 1 is the number of patches (`tokens`). `multiplicities` says how often each different patch occurs; None means that
 all patches differ. Successes and accuracies lie in [0, 1], confidences in (0, 1).
@@ -112,10 +111,9 @@ def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
 
 
 def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a success probability, from `hits` successes in `trials` ≥ 1 independent
-    trials; 0 without a success.
+    """One-sided lower confidence limit of a success probability, from `hits` successes in `trials` ≥ 1 trials.
 
-    A trial is a whole order, or *one* patch of each image: patches of one image are not independent.
+    Trials must be independent: whole orders, or *one* patch of each image. The limit is 0 without a success.
 
     Source: Clopper and Pearson 1934.
 
@@ -129,8 +127,7 @@ def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> flo
 
 
 def accuracy_lower_limit(accuracy: float, images: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a mean patch accuracy over independent images. Patches of one image may
-    depend on each other.
+    """One-sided lower confidence limit of a mean patch accuracy over images. Patches of one image may be dependent.
 
     It is the smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln(1/(1 − confidence)), where KL is the
     relative entropy of two coins.
@@ -207,8 +204,8 @@ def entropy_after_attack(
 def distinguish(
     released_tokens: ArrayLike, candidate_a: ArrayLike, candidate_b: ArrayLike
 ) -> Literal["a", "b", "both", "neither"]:
-    """Which of two candidate images was released after shuffling: "a", "b", "both" or "neither". Sorted patches are
-    compared, since a shuffle does not change them.
+    """Decide which of two candidate images was released after shuffling: "a", "b", "both" or "neither". Sorted patches
+    are compared, since a shuffle does not change them.
 
     Each argument holds finite numbers [..., D]: patches of D numbers, along all leading axes. "both" means that one
     candidate is a rearrangement of the other. If the candidates differ in one patch, the answer is always right; (ε,
@@ -233,7 +230,7 @@ def distinguish(
 
 
 def _ln_rencontres(n: int) -> Array:
-    """ln of C(n, d)·D_d for d = 0..n, the permutations that move exactly d of n elements."""
+    """ln of C(n, d)·D_d for d = 0..n, the number of permutations that move exactly d of n elements."""
     d = np.arange(n + 1)
     shares = np.cumsum((-1.0) ** d * np.exp(-gammaln(d + 1.0)))  # D_d / d!; the series is alternating and short
     shares[1:2] = 0
@@ -242,7 +239,6 @@ def _ln_rencontres(n: int) -> Array:
 
 
 def _share(name: str, values: ArrayLike) -> Array:
-    """Checked numbers in [0, 1], of any shape; ValueError for NaN and booleans."""
     array = np.asarray(values)
     if array.dtype.kind not in "iuf" or not np.all((array >= 0) & (array <= 1)):
         raise ValueError(f"{name} must hold numbers in [0, 1], got {values!r}")
@@ -259,7 +255,6 @@ def _like(asked: ArrayLike, bits: Array) -> Any:
 
 
 def _patches(name: str, values: ArrayLike) -> NDArray[Any]:
-    """Finite numbers [N, D]; leading axes are flattened."""
     array = np.asarray(values)
     if array.dtype.kind not in "iuf" or array.ndim < 2 or array.size == 0 or not np.all(np.isfinite(array)):
         raise ValueError(f"{name} must hold finite numbers [..., D] with at least one patch, got shape {array.shape}")

@@ -1,4 +1,4 @@
-"""Logarithms of batch shuffling's published permutation counts (Eq. 7 and 8), and the odds that two patches meet.
+"""Published permutation counts of batch shuffling (Eq. 7 and 8), and the probability that two patches share an output.
 
 An image has N ≥ 1 patches (`tokens`), and a batch has B ≥ 1 images. K patches of each image, 0 to N, stay with their
 image (`kept`). The other N′ = N − K patches of all images are pooled and dealt out over the batch.
@@ -24,10 +24,13 @@ def kept_tokens(tokens: int, keep: float) -> int:
 
 
 def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
-    """log10 of Eq. 7, the number of permutations of a batch that an adversary has to search: (C(N,K)·K!)^B · (B·N′)!.
+    """log10 of Eq. 7, the number of permutations of a batch that an adversary has to search.
 
-    Source: Yao et al., patch shuffling, Eq. 7. It is the exact number of outcomes of Algorithm 2 as written (checked by
-    enumeration). With the final shuffle that the text adds inside each image, there are more outcomes.
+    It is (C(N,K)·K!)^B · (B·N′)! for B images of N patches, of which K stay with their image and N′ = N − K are dealt
+    out. This is the exact number of outcomes of Algorithm 2 as written (checked by enumeration). The final shuffle that
+    the text adds inside each image gives more outcomes.
+
+    Source: Yao et al., patch shuffling, Eq. 7.
 
     >>> round(log10_total_permutations(196, 50, 78), 6)
     28239.734373
@@ -38,7 +41,8 @@ def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
 
 
 def log10_target_share(tokens: int, batch: int, kept: int) -> float:
-    """log10 of Eq. 8 / Eq. 7, the share of permutations that return one given image in order: −log10(N!·C(B·N′, N′)).
+    """log10 of Eq. 8 / Eq. 7, the share of permutations that return one given image in order. It is −log10(N!·C(B·N′,
+    N′)) for B images of N patches, of which N′ = N − `kept` are dealt out.
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8.
 
@@ -50,8 +54,8 @@ def log10_target_share(tokens: int, batch: int, kept: int) -> float:
 
 
 def own_image_share(tokens: int, batch: int, kept: int) -> float:
-    """The expected share, in [0, 1], of a shuffled image's patches that come from the image itself: K/N + (1 − K/N)/B.
-    The second term counts dealt patches that return to their own image.
+    """The expected share, in [0, 1], of a shuffled image's patches that come from the image itself: K/N + (1 − K/N)/B
+    for B images of N patches, of which K are kept. The second term counts dealt patches that return to their image.
 
     Source: derived from Algorithm 2; a test counts the tokens that the defense itself releases.
     """
@@ -100,13 +104,13 @@ def ln_choose(n: int, k: int) -> float:
 
 
 def shape(tokens: int, batch: int, kept: int) -> tuple[int, int, int]:
-    """The numbers of tokens, images and kept tokens, checked; ValueError for impossible values."""
+    """Check the numbers of tokens (≥ 1), images (≥ 1) and kept tokens (0 to `tokens`), and return them."""
     tokens, batch = validate.whole("tokens", tokens), validate.whole("batch", batch)
     return tokens, batch, validate.whole("kept", kept, least=0, most=tokens)
 
 
 def checked_multiplicities(values: Sequence[int]) -> list[int]:
-    """The multiplicities, checked: whole numbers ≥ 1, and at least one of them."""
+    """Check that there is at least one multiplicity, and that all are whole numbers ≥ 1. Return them as a list."""
     if not (counts := [validate.whole("multiplicity", value) for value in values]):
         raise ValueError("multiplicities must hold at least one whole number >= 1, got none")
     return counts

@@ -27,12 +27,11 @@ READ_AS: dict[Variant, str] = {
     "kept_in_place": "kept patches stay where they are, so permutations inside an image are not σ-private; Eq. 7 does "
     "not apply",
 }
-"""What a variant means for the guarantee."""
+"""Variant -> a sentence on what the variant means for the guarantee."""
 
 
 def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """log10 of the number of distinct releases of a batch under a variant of batch shuffling, with a relative error of
-    about 1e-12.
+    """log10 of the number of distinct outcomes of a variant of batch shuffling, up to a relative error of about 1e-12.
 
     A batch has B images of N patches; K patches of each image stay with it. Under "algorithm_2" the number is Eq. 7
     (`log10_total_permutations`). The other two variants can release every arrangement in which each output holds at
@@ -68,7 +67,7 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
     """Whether all outcomes of a variant of batch shuffling are equally likely.
 
     Under "algorithm_2" they always are. In the other two variants they are if no patch or every patch stays with its
-    image (K = 0 or K = N). They also are in a batch of one image (B = 1) under "final_shuffle", and if only one patch
+    image (K = 0 or K = N). The same holds for a batch of one image (B = 1) under "final_shuffle", and if only one patch
     is dealt out (B·(N − K) = 1) under "kept_in_place".
 
     Otherwise, under "final_shuffle", let output j (a shuffled image) hold t_j patches of its own image, of which K had
@@ -88,8 +87,8 @@ def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) ->
     better than among 10^r equally likely outcomes.
 
     Under "algorithm_2" and "final_shuffle" it is Eq. 7 (`log10_total_permutations`): the final shuffle adds outcomes,
-    but the best guess stays as likely. With "kept_in_place" it is only log10 (B·N′)! for B images with N′ dealt patches
-    each.
+    but the best guess stays as likely. With "kept_in_place" it is only log10 (B·N′)!, where N′ patches of each of B
+    images are dealt.
 
     Source: derived from the probabilities in `equally_likely`; the tests compare it with enumeration.
     """
@@ -100,13 +99,13 @@ def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) ->
 
 
 def _ratios(tokens: int, kept: int, variant: Variant) -> list[tuple[int, int]]:
-    """−weight_{m+1}/weight_m of P(x) for m = K..N−1 as (numerator, denominator); K ≥ 1."""
+    """The ratios −w_{m+1}/w_m of P(x)'s weights, m = K..N−1, as pairs (numerator, denominator); K ≥ 1."""
     places = 2 if variant == "final_shuffle" else 1
     return [((tokens - m) ** places * m, (m + 1) * (m - kept + 1)) for m in range(kept, tokens)]
 
 
 def _count(tokens: int, batch: int, kept: int, variant: Variant) -> int:
-    """Σ_s [x^s] P(x)^B · (N·B − s)!, exactly."""
+    """Compute Σ_s [x^s] P(x)^B · (N·B − s)! exactly; the letters are those of `log10_distinct_outcomes`."""
     if kept == 0:
         return factorial(tokens * batch)
     moved, degree = tokens - kept, batch * (tokens - kept)
@@ -127,7 +126,7 @@ def _count(tokens: int, batch: int, kept: int, variant: Variant) -> int:
 
 @lru_cache(maxsize=256)
 def _log10_outcomes(tokens: int, batch: int, kept: int, variant: Variant) -> float | None:
-    """log10 of the number of distinct outcomes beyond "algorithm_2"; None if it cannot be computed quickly."""
+    """log10 of the number of outcomes, not for "algorithm_2"; None if it cannot be computed quickly."""
     moved, ordered = tokens - kept, lgamma(tokens + 1) / log(10)
     if kept == 0:
         return lgamma(tokens * batch + 1) / log(10)

@@ -18,4 +18,4 @@ GOALS: dict[str, str] = {
     "membership": "privkit.attacks.goals.membership:GOAL",
     "distinguish": "privkit.attacks.goals.distinguish:GOAL",
 }
-"""Goal -> "module:object", a `Goal`; an attack may also name a goal of its author's own in this way."""
+"""Goal -> "module:object" of its `Goal`. An attack may also name its author's own goal in this form."""

@@ -1,4 +1,4 @@
-"""The roles in a control experiment of reconstruction: the attacked records, the adversary's, and the server."""
+"""The roles in a control experiment of reconstruction: attacked records, the adversary's records, and the server."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.tokens import rouge_1
 from privkit.shared.seeds import derive
 
-CONTROL_IMAGES = 1_000  # most auxiliary images that take part
-_PLAYED = 100  # most records in the role of victims
+CONTROL_IMAGES = 1_000  # largest number of auxiliary records that take part
+_PLAYED = 100  # largest number of attacked records, unless a round has more
 _OF_VECTORS, _LONGER = 8, 4
 """Side in pixels of images that are sent as vectors, and factor on the training steps: a decoder must learn the
 places."""
-_PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
+_PROBE_SCALE = 6.0  # factor on logits that least squares put near 0 and 1, since a trained server is more certain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +38,15 @@ class Cast:
     mean: Tensor  # mean of the adversary's records, without the attacked ones
     identity: nn.Module  # the lower segment that outputs the record itself
     batch_size: int  # records per round
-    columns: tuple[int, ...]  # as in `ImageObservation`
+    columns: tuple[int, ...]  # categories of each column of a table, as in `ImageObservation`; else empty
     texts: bool  # whether records are sequences of ids
     real: bool  # whether noise has the shape of the real release: images are not shrunk, and no lower segment is used
     memory: Memory | None  # cache of what other attacks learned in their controls
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:
-        """Divide the auxiliary records into attacked ones and the adversary's own; errors are those of `controls`."""
+        """Divide the auxiliary records into attacked records and the adversary's own. `shorter` multiplies the training
+        steps. Raises `NotApplicable` if there are too few records, or no recorded round."""
         if observation.auxiliary is None or not observation.views:
             raise NotApplicable("controls need auxiliary records, and a view that gives the noise its shape")
         auxiliary, batch_size = observation.auxiliary, observation.batch_size
@@ -81,7 +82,6 @@ class Cast:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one record."""
         return tuple(self.victims.shape[1:])
 
     @property
@@ -95,17 +95,17 @@ class Cast:
         return "clients" in self.attack.needs
 
     def guess(self, shown: ImageObservation, draws: Generator, rows: int | None = None) -> Tensor:
-        """The attack's guess, [rows, ...]; by default one row for each attacked record."""
+        """Run the attack and return its guesses, [rows, ...]; by default one row for each attacked record."""
         rows = len(self.victims) if rows is None else rows
         return guesses_of(self.attack, self.attack.run(shown, draws), rows, self.shape).images
 
     def draws(self, seed: int, name: str) -> tuple[Generator, int]:
-        """A pair: the random generator of one control, and its seed."""
+        """The random generator of the control with this name, and the generator's seed."""
         start = derive(seed, "control", name)
         return Generator(self.own.device).manual_seed(start), start
 
     def own_draws(self, seed: int) -> Generator:
-        """The attack's own random generator in the positive control."""
+        """The attack's own random generator in the control in which it must succeed."""
         return Generator().manual_seed(derive(seed, "control", "identity", "attack"))
 
     @property
@@ -120,11 +120,10 @@ class Cast:
         return self.sizes(guess.float() - truth.float())
 
     def error(self, guess: Tensor, truth: Tensor) -> float:
-        """The mean of `errors`."""
         return self.errors(guess, truth).mean().item()
 
     def sizes(self, apart: Tensor) -> Tensor:
-        """Mean square of each record's entries, [N]; in table rows, of dense columns only."""
+        """Mean square of each record's entries, [N]; in table rows, categorical columns do not count."""
         dense = [place for place, size in enumerate(self.columns) if not size] or slice(None)
         return (apart[:, dense] if self.columns else apart).square().flatten(1).mean(1)
 
@@ -137,7 +136,7 @@ class Cast:
         imitate: Callable[[Tensor, Generator], Tensor] | None,
         draws: Generator,
     ) -> ImageObservation:
-        """The observation that the attack gets in the control."""
+        """The attack's observation in a control: the views and, if the attack declares them, the other arguments."""
         needs = attack.needs
         return replace(
             self._held(),
@@ -149,7 +148,7 @@ class Cast:
         )
 
     def led(self, start: int, noise: bool) -> ImageObservation:
-        """The control's observation for an attack that takes over the training; if `noise`, clients send noise."""
+        """The observation in a control of an attack that takes over training; with `noise`, the clients send noise."""
         batch = self.batch_size
         clients = Learners(self.own, self.own_labels, self.victims, self.victim_labels, batch, start, noise)
         return replace(self._held(), views=clients.views(), clients=clients)
@@ -166,17 +165,18 @@ class Cast:
 
 
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
-    """The attack in its form for control experiments: the version with few training steps, if it declares one.
+    """Return the attack's version for controls, which has few training steps; the attack itself if it has none.
 
-    The steps of an epoch follow from the adversary's `own` images without a held-out tenth (at least one message), and
-    are multiplied by `shorter`.
+    The number of steps in an epoch is computed from the number `own` of the adversary's records, without a held-out
+    tenth (at least one batch), and multiplied by `shorter`.
     """
     control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
     return attack if control is None else control(max(1, round(shorter * an_epoch)))
 
 
 def probe_server(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
-    """The server of a control experiment, trained on queries; the target of a mixed row is its first record's label."""
+    """Train the server of a control experiment on answers to queries. If a released row mixes several records, its
+    target is the label of the first one."""
     sent = own[: len(own) // batch_size * batch_size]
     answers = [query(part, draws) for part in sent.split(batch_size)]
     places = [batch_size * number + answer.members[:, 0].clamp_min(0) for number, answer in enumerate(answers)]
@@ -184,7 +184,6 @@ def probe_server(query: Query, own: Tensor, labels: Tensor, batch_size: int, dra
 
 
 def _probe(released: Tensor, labels: Tensor) -> nn.Module:
-    """A linear server that predicts labels from releases by ridge regression, with one unknown per image."""
     rows = released.flatten(1).double()
     inputs = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
     targets = nn.functional.one_hot(labels, int(labels.max()) + 1).double()
@@ -198,7 +197,7 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
 
 
 def played_by(records: int, batch_size: int) -> int:
-    """Number of auxiliary records that act as attacked ones: at most a quarter of them, and a multiple of `batch_size`.
+    """Number of auxiliary records that act as attacked ones: at most a quarter, and a multiple of `batch_size`.
 
     >>> played_by(1_000, 50), played_by(200, 50)
     (100, 50)
@@ -207,8 +206,8 @@ def played_by(records: int, batch_size: int) -> int:
 
 
 def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, int]:
-    """Images shrunk to at most `side` pixels (at most 8 if released as vectors), and a factor on the training steps (4
-    for vectors, else 1). Other records are unchanged.
+    """Shrink images to at most `side` pixels (at most 8 if released as vectors). Return them with a factor on the
+    training steps: 4 for vectors, else 1. Records that are not images are unchanged.
 
     >>> import torch
     >>> images, longer = small(torch.ones(2, 1, 28, 28), None, torch.zeros(5, 64))

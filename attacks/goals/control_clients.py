@@ -19,7 +19,7 @@ _SOLVED = 1e-4  # share of the first residual at which the steps stop
 class ControlClients(Protocol):
     """The clients in a control experiment: their lower segment outputs the record itself, and their defense acts on it.
 
-    `lower` is for an adversary who knows the clients' weights; `imitate` is as in `ImageObservation`.
+    `lower` is their lower segment, for an adversary who knows it; `imitate` is as in `ImageObservation`.
     """
 
     @property
@@ -31,8 +31,8 @@ class ControlClients(Protocol):
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
         """Send the records of whole rounds [N, ...] `passes` times, with the defense's random numbers from `seed`.
 
-        Returns the views (all rounds of the first pass come first), and for each released row of the first pass the
-        indices of the records that are mixed in it, −1 for an empty place.
+        Returns the views (all rounds of the first pass come first), and for each of N released rows of the first pass
+        the indices of the k records that are mixed in it, int64 [N·k], −1 for an empty place.
         """
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
@@ -47,11 +47,11 @@ class Defended:
     """The defense in a control experiment, where an attack must recover records that are sent through this defense."""
 
     name: str
-    undone: frozenset[str] = frozenset()  # its effects that an attack must undo, some of `Mounting.undoes`
-    # from the shape of a record to the clients; it may raise `NotApplicable`; None with `why_not`
+    undone: frozenset[str] = frozenset()  # effects of the defense that an attack must undo; see `Mounting.undoes`
+    # function from the shape of a record to the clients, which may raise `NotApplicable`; None if `why_not` is given
     clients: Callable[[tuple[int, ...]], ControlClients] | None = None
     why_not: str = ""  # the reason why no control experiment can use the defense
-    own: bool = False  # whether a part of it is the user's own code, with output of unknown scale
+    own: bool = False  # whether a part of the defense is the user's own code, with output of unknown scale
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,7 @@ def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: T
     """Project a change of the records onto the directions that change the release (to first order).
 
     These directions are the row space of the release's derivative at `records` [N, ...]. The rest of the change leaves
-    every number of the release as it is, even if all random numbers are fixed. So the projection of its error judges a
-    guess.
+    every number of the release as it is, even if all random numbers are fixed. So the projected error judges a guess.
 
     Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).
     """

@@ -23,8 +23,8 @@ class CanaryObservation(Observation):
     If canary i was not inserted, its counterpart was sent: another record, or the same record with another label.
 
     Attributes:
-        rows: int64 [R, K], the released row (counted over all views) in which canary i or its counterpart was sent for
-            the r-th of R times.
+        rows: int64 [R, K], the released row (counted over all views) that held canary i or its counterpart the r-th
+            time.
         present: the noise-free content of the row with the canary, float [K, ...], or [R, K, ...] if it varies: clamped
             or clipped smashed data, or the gradient that is sent for it.
         absent: the noise-free content of the same row with the canary's counterpart, with the shape of `present`.
@@ -44,7 +44,7 @@ class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
 
 
 def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:
-    """Two control experiments: canaries sent without protection, and rows of pure noise."""
+    """Run two control experiments: canaries sent without protection, and rows of pure noise."""
     draws = Generator().manual_seed(seed)
     present, absent = torch.randn(2, _CONTROL_CANARIES, _CONTROL_SIZE, generator=draws)
     coins = torch.rand(_CONTROL_CANARIES, generator=draws) < 0.5

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """What attacks aim at, such as to reconstruct records, and how attacks with this aim are run and tested.
+    """The aim of attacks, such as reconstructing records, and how attacks with this aim are run and tested.
 
-    `controls` runs an attack's control experiments (it must succeed on an easy task and fail on noise), from the
-    attack, a seed and an observation of images, which only reconstruction uses.
+    `controls` runs control experiments, in which an attack must succeed on an easy task or fail on noise. Its arguments
+    are the attack, a seed, and an observation of images, which only reconstruction uses.
     """
 
     observation: type[Observation]
     controls: Callable[[Any, int, Any], tuple[Control, ...]]
-    fields: tuple[str, ...] = ()  # those that an attack must declare in addition to the contract of `Attack`
+    fields: tuple[str, ...] = ()  # attributes that an attack must declare in addition to the contract of `Attack`
     reconstructs: bool = False  # whether attacks with this goal reconstruct records
     untuned: str = "only attacks that reconstruct records are tuned"  # why attacks cannot be tuned; empty if they can
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:
-        """The domains whose records an attack reconstructs; empty for other goals."""
+        """The kinds of records, such as "images", that an attack reconstructs; empty for other goals."""
         return attack.mounting.domains if self.reconstructs else ()
 
 
 def goal_of(attack: AnyAttack) -> Goal:
-    """The `Goal` of an attack: one of the table `GOALS`, or the attack author's own, named "module:object"; raises a
+    """Look up the `Goal` of an attack: an entry of `GOALS`, or the author's own goal, named "module:object". Raises a
     `TypeError` if there is no such goal.
 
     >>> from privkit.attacks.inversion.floors import MidGrey

@@ -17,10 +17,10 @@ _MARK = 32  # numbers of each mark of a token; with 8, a jigsaw of a hundred ste
 def identity_lower(
     release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = (), *, as_tokens: bool = False
 ) -> nn.Module:
-    """A lower segment for control experiments: it outputs the record itself, in a shape like that of the real release.
+    """Build a lower segment for control experiments that outputs the record itself, in a shape like the real release's.
 
-    Images become patch tokens, feature maps or vectors, as the release is; with `as_tokens`, patch tokens also if it is
-    a feature map. A token sequence becomes its numbers. In table rows (`columns` as in `ImageObservation`), each
+    Images become patch tokens, feature maps or vectors, like the release; with `as_tokens`, patch tokens instead of
+    feature maps. A token sequence becomes its numbers. In table rows (`columns` as in `ImageObservation`), each
     category is replaced by a code (a fixed random vector), since its number means nothing.
     """
     if columns:
@@ -42,14 +42,13 @@ def identity_lower(
 
 
 def _patches(side: int) -> nn.Module:
-    """A lower segment that outputs the image's own patches; a white-box attack gets it in control experiments."""
     return Then(nn.Identity(), lambda images: patchify(images, side))
 
 
 class _Numbers(nn.Module):
-    """A lower segment that outputs the numbers of a token sequence or table row themselves, or a vector for each.
+    """A lower segment that outputs the numbers of a record or, with `by_place`, a vector for each of them.
 
-    With vectors (`by_place`), integers become codes of 16 numbers, since neighboring ids have no similar meaning.
+    Integers then become codes of 16 numbers, since neighboring ids have no similar meaning.
     """
 
     def __init__(self, by_place: bool) -> None:
@@ -59,7 +58,6 @@ class _Numbers(nn.Module):
         self.angles = torch.pi * torch.rand(2 * _CODE, generator=Generator().manual_seed(0))
 
     def forward(self, records: Tensor) -> Tensor:
-        """Numbers [N, T] -> tokens [N, T, 1] (ids: [N, T, 16]), or [N, T]."""
         numbers = records.float()
         if not self.by_place or records.is_floating_point():
             return numbers.unsqueeze(2) if self.by_place else numbers
@@ -84,7 +82,6 @@ class _Codes(nn.Module):
         self.columns = torch.randn(len(columns), _CODE, generator=draws)
 
     def forward(self, records: Tensor) -> Tensor:
-        """Table rows [N, C] -> codes [N, C, 8] or [N, C·8]."""
         dense, first, codes = (part.to(records.device) for part in (self.dense, self.first, self.codes))
         ids = torch.where(dense, 0, records).long()
         scale = torch.where(dense, 1 + records, 1.0).unsqueeze(2)
@@ -106,8 +103,8 @@ class Then(nn.Module):
 class Marked(nn.Module):
     """A lower segment for control experiments: its tokens [N, T, D] reveal their record, and with `places` their place.
 
-    Each token is extended by a random projection of the mean of its record's tokens, as attention also reveals it, so
-    an attack that sorts tokens by record must succeed; and by a code of its place, as a position embedding does.
+    Each token is extended by a random projection of the mean of its record's tokens, so an attack that sorts tokens by
+    record must succeed. With `places`, a code of the token's place follows, like a position embedding.
     """
 
     def __init__(self, lower: nn.Module, tokens: int, width: int, *, places: bool) -> None:

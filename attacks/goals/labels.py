@@ -22,8 +22,7 @@ _APART = 2.0  # standard deviations between the labels' means, in each of 16 coo
 _MOST = 1_000_000_000  # most epochs, as many as a budget allows
 
 Epoch = Annotated[int, Ge(-_MOST), Le(_MOST)] | Literal["pooled", "every"]
-"""Which epochs are scored: all together, record by record; one, counted from 0, or from the end (-1 is the last); or
-each."""
+"""Which epochs are scored: a number is one epoch, counted from 0, or from the end (-1 is the last)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +36,8 @@ class LabelObservation(Observation):
         lower: the client's own lower segment.
         lower_weights: state dict of `lower` in the round of each view; None if it never changed.
         auxiliary: the client's own images [N, ...], one for each row.
-        known_rows: int64 [K], the indices of the K rows whose labels the adversary knows (a client knows its own); None
-            if there are none.
+        known_rows: int64 [K], the indices of the K rows whose labels the adversary knows (a client knows its own), or
+            None.
         known_labels: int64 [K], the labels of these K rows.
         own_labels: int64 [N], the label of the client's own record in each row. An attack that declares this field
             infers the label of the one other record whose loss is in the row's gradient.
@@ -88,9 +87,9 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
 
 
 def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scores:
-    """Scores of one label, from the scores `of_labels` [N, L ≥ 2]: its score minus the largest of the other labels.
+    """Score one label: its score in `of_labels` [N, L ≥ 2] minus the largest score of the other labels.
 
-    `examples` are the indices of the released rows. It raises `NotApplicable` if there is no label `positive`.
+    `examples` are the indices of the released rows. Raises `NotApplicable` if there is no label `positive`.
     """
     labels = of_labels.shape[1]
     if positive >= labels:
@@ -110,8 +109,8 @@ def observe(
 ) -> LabelObservation:
     """Send images through a client and collect the returned gradients, without training and without an audit.
 
-    `lower` maps images [N, C, H, W] to smashed data, `upper` these to logits [N, L], trained with cross-entropy on the
-    `targets` int64 [N]; the adversary holds `upper` if it is `known`.
+    `lower` maps images [N, C, H, W] to smashed data, and `upper` maps smashed data to logits [N, L]. The loss is
+    cross-entropy with `targets`, int64 [N]. The adversary holds `upper` if `known` is true.
 
     >>> lower, upper = nn.Flatten(), nn.Linear(4, 3)
     >>> seen = observe(lower, upper, torch.rand(6, 1, 2, 2), torch.arange(6) % 3, batch_size=3)
@@ -130,13 +129,12 @@ def observe(
 
 
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
-    """Two control experiments of an attack on labels: it must find labels in an easy task, and nothing in pure noise.
+    """Run two control experiments: an attack must find labels in an easy task, and nothing in pure noise.
 
-    In the easy task, a linear server returns gradients for two labels of unequal frequency. Some attacks get another
-    task:
+    In the easy task, a linear server returns gradients for two labels of unequal frequency. Exceptions:
     - An attack that knows some records of each label gets three labels.
     - An attack on the label of a second record in a gradient gets gradients of the sum of both records' losses.
-    - An attack without gradients, or with its own labeled images, gets smashed data and images that differ strongly by
+    - An attack without gradients, or with its own labeled images, gets smashed data and images that depend on the
       label.
     """
     of_other, mounting = "own_labels" in attack.needs, attack.mounting
@@ -198,7 +196,6 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
 
 
 def _records(rows: Tensor) -> Tensor:
-    """Rows [..., 16] as images [N, 1, 4, 4]."""
     return 0.5 + 0.05 * rows.reshape(-1, 1, 4, 4)
 
 

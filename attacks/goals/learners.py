@@ -18,7 +18,7 @@ _RATE = 2e-3
 
 
 class OneClient(ABC):
-    """One client in training that learns from any answer; satisfies `privkit.attacks.base.TrainingClients`."""
+    """One client in training that learns from any gradient; satisfies `privkit.attacks.base.TrainingClients`."""
 
     def __init__(self, lower: nn.Module, optimizer: Optimizer) -> None:
         self.lower, self.optimizer, self.done = lower, optimizer, 0
@@ -31,11 +31,9 @@ class OneClient(ABC):
     def views(self) -> list[View]: ...
 
     def learn(self) -> None:
-        """Take one optimizer step along the weights' gradients."""
         self.optimizer.step()
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Send a batch, and learn from the returned gradient."""
         sent, labels = self.send()
         back = answer(View(round=self.done, smashed=sent.detach(), labels=labels))
         self.optimizer.zero_grad(set_to_none=True)
@@ -55,7 +53,7 @@ class OneClient(ABC):
 class Learners(OneClient):
     """A client in training for control experiments: it has two convolutions and draws random batches.
 
-    `views` sends the victims. With `noise`, the client sends pure noise, unaffected by training.
+    `views` sends the attacked images (`victims`). With `noise`, the client sends pure noise, unaffected by training.
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class Learners(OneClient):
         super().__init__(lower, torch.optim.Adam(lower.parameters(), lr=_RATE))
 
     def _released(self, images: Tensor, draws: Generator) -> Tensor:
-        """Released feature maps [N, 4, h, w]."""
         released: Tensor = self.lower(images)
         if self._noise:
             return 0 * released + torch.randn(released.shape, generator=draws, device=released.device)

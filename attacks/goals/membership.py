@@ -31,7 +31,7 @@ class MembershipObservation(Observation):
         candidate_labels: labels of the candidates, int64 [N].
         predict: function from images to the attacked model's logits.
         fit: function that trains a shadow model (a model like the attacked one) on given images; None if the adversary
-            cannot train any.
+            cannot.
     """
 
     candidates: Tensor
@@ -44,7 +44,7 @@ MembershipAttack = Attack[MembershipObservation, Scores]
 
 
 def controls(attack: MembershipAttack, seed: int) -> tuple[Control, Control]:
-    """Two control experiments: a model that memorized its images, and a model that answers at random."""
+    """Run two control experiments: a model that memorized its images, and a model that answers at random."""
     draws = Generator().manual_seed(seed)
     images = torch.rand(_CONTROL_CANDIDATES, 1, 4, 4, generator=draws)
     labels = torch.randint(_CONTROL_CLASSES, (_CONTROL_CANDIDATES,), generator=draws)

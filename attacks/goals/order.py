@@ -16,8 +16,8 @@ class Permutation:
 
     Attributes:
         source: int64 [N, T], for each of T tokens in each of N released rows the place from which it is guessed to
-            come: value v is token v % T of image v // T, where images are counted from 0 within a message (the rows
-            that are shuffled together).
+            come: value v is token v % T of image v // T, counted from 0 within a message (the rows that are shuffled
+            together).
     """
 
     source: Tensor
@@ -27,7 +27,8 @@ def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | No
     """The share of each image's tokens for which the guessed order is right: measure -> float64 [N] in [0, 1].
 
     Measures are "direct" (right place), "membership" (right image) and, if T is a square number, "neighbor" (right
-    neighbors in the grid). `truth` is like `Permutation.source`; `kinds` is the result of `equal_tokens`.
+    neighbors in the grid). `truth` is like `Permutation.source`; with `kinds` from `equal_tokens`, equal tokens may be
+    swapped.
 
     >>> import torch
     >>> truth = torch.arange(4).unsqueeze(0)

@@ -39,13 +39,11 @@ class ImageObservation(Observation):
     For token sequences and tables, the same fields hold records [M, ...] instead of images.
 
     Attributes:
-        columns: for table rows, the number of categories of each column, 0 for a dense (numeric) one; empty for other
-            records.
+        columns: for table rows, the number of categories of each column, 0 for a dense (numeric) one; empty otherwise.
         words: for token sequences, the number of words in the public vocabulary; 0 if it is unknown.
         auxiliary: the adversary's M images [M, C, H, W] in [0, 1].
         auxiliary_labels: labels of the auxiliary images, int64 [M].
-        query: function that runs the clients' *defended* lower segments on one round of the adversary's images (black
-            box).
+        query: function that runs the clients' *defended* lower segments on a round of the adversary's images.
         rules: which queries the threat model allows.
         lower: a client's lower segment itself (white box).
         upper: the server's own segment: smashed data -> logits [N, L] for N rows and L labels.
@@ -115,10 +113,9 @@ ImageMounting = Mounting[ImageObservation, Reconstruction]
 
 
 def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
-    """Raise `NotApplicable` if nothing was released, a field that the attack needs is missing, tokens were dropped and
-    the attack needs all, the release is not finite, or the auxiliary images do not fit the private images or their
-    labels.
-    """
+    """Raise `NotApplicable` if an attack cannot use an observation: nothing was released, the release is not finite, a
+    field that the attack needs is missing, tokens were dropped and the attack needs all, or the auxiliary images do not
+    fit the private images or their labels."""
     require(attack, observation)
     views, auxiliary, labels = observation.views, observation.auxiliary, observation.auxiliary_labels
     if not views or any(view.smashed.numel() == 0 for view in views):
@@ -142,7 +139,7 @@ def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def check_forms(attack: AnyAttack, observation: ImageObservation) -> None:
-    """The checks of `check_inputs`, and one that views have one form, for attacks that concatenate all rows."""
+    """Run `check_inputs`; raise `NotApplicable` if released rows differ in shape or in the number of mixed records."""
     check_inputs(attack, observation)
     views = observation.views
     if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] or view.mixed != views[0].mixed for view in views):
@@ -150,14 +147,15 @@ def check_forms(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
-    """The checks of `check_inputs` and `check_forms`, and a check that each released row holds one image only."""
+    """Run `check_forms`, and raise `NotApplicable` if a released row mixes several images."""
     check_forms(attack, observation)
     if (most := max(view.mixed for view in observation.views)) > 1:
         raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one per row")
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """The adversary's images in two parts: images to learn from, and one round of images to compare options."""
+    """Divide the adversary's images into images to learn from, and one round of images on which to compare an attack's
+    options. The second part is None if there are too few images, and both are None if there are fewer than two."""
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size
@@ -167,7 +165,7 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
 
 
 def whole_rounds(attack: AnyAttack, observation: ImageObservation, least: int, most: int | None = None) -> Tensor:
-    """The first `most` of the adversary's images, in whole rounds; `NotApplicable` if they fill fewer than `least`."""
+    """Take whole rounds of the adversary's first `most` images; `NotApplicable` for fewer than `least` rounds."""
     batch, own = observation.batch_size, given(observation.auxiliary)[:most]
     if len(own) < least * batch:
         raise NotApplicable(
@@ -186,8 +184,7 @@ def observe(
     Use it to run an attack directly, without `run_audit`.
 
     Args:
-        lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], each image
-            separately.
+        lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], one by one.
         images: the private images, [N, C, H, W] in [0, 1]; N is a multiple of `batch_size`.
         batch_size: images per round.
         auxiliary: the adversary's images; given these, the adversary can also query `lower`.
@@ -212,10 +209,11 @@ def observe(
 
 
 def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
-    """For each image, the index of the guess that the best assignment gives to it, within its message: int64 [N].
+    """For each of N images, the index of the guess that the best assignment in its round gives to it: int64 [N].
 
-    A defense that mixes images may exchange their places. The assignment with the smallest total MSE undoes this. It
-    uses the true images, so an adversary who has to sort the guesses reaches at most the resulting scores.
+    A defense that mixes images may exchange their places within a round of `batch_size` images. The assignment with the
+    smallest total MSE undoes this. It uses the true images, so an adversary who has to sort the guesses reaches at most
+    the resulting scores.
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
     """

@@ -24,8 +24,8 @@ of three seeds; unordered tokens are worse than the mean image). The third holds
 of the differences between images, since a short training reads releases with gaps badly."""
 _NOTHING = 1e-6  # share of the differences between records in a release about which the control can say nothing
 _NOTICED, _FAR = 1.02, 0.5
-"""Swapping the public weights of mixed members must raise the MSE to this multiple (an attack that ignores them draws
-the same), unless the MSE is within this part of the share that it needs."""
+"""If the public weights of mixed records are swapped, the MSE must rise by the first factor, since an attack that
+ignores the weights keeps its MSE. Below the second factor times the largest MSE that passes, this is not required."""
 SHORTER = 5  # factor by which the noise control has fewer steps: a leak outside the release needs no training
 _NOISE_SLACK, _SURE, _OTHERS, _FEWEST = 0.03, 0.99, 10, 5
 """The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are
@@ -39,8 +39,8 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
 
     Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. If an attack returns
     the adversary's records, the attacked records are among these. An attack that takes over the training gets small
-    clients in training instead (`privkit.attacks.goals.learners`). `attack` is the result of its `mounting.control`.
-    The observation's first view gives the noise its shape.
+    clients in training instead (`privkit.attacks.goals.learners`). The short version is `attack.mounting.control`. The
+    observation's first view gives the noise its shape.
     """
     return *wins(attack, observation, seed), fails(attack, observation, seed)
 
@@ -126,7 +126,6 @@ def _surely(gains: Tensor) -> float:
 
 
 def _hindrance(attack: ImageAttack, defended: Defended) -> str:
-    """The reason why an attack's control does not include a defense; empty if it does."""
     if "clients" in attack.needs:
         return f"{attack.name} steers the clients' training, and its controls use small clients without {defended.name}"
     if defended.why_not:
@@ -137,7 +136,6 @@ def _hindrance(attack: ImageAttack, defended: Defended) -> str:
 
 
 def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, defended: Defended | None) -> Control:
-    """The positive control with these clients."""
     start, truth, passes = played.draws(seed, "identity")[1], played.victims, attack.mounting.passes
     sent = None if played.hijacks else clients.send(truth, played.victim_labels, passes, start)
 

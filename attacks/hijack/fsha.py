@@ -51,9 +51,9 @@ class FSHA(ReconstructingAttack):
         width: number of channels of the first convolution, ≥ 1; 16 and 64.
         blocks: number ≥ 1 of blocks of the discriminator, each with two convolutions; 2 and 6. These blocks cause most
             of a round's cost.
-        end: last activation of the pilot, "linear", "relu" or "tanh". It should be that of the clients' lower segments,
-            whose architecture is known. "strong" derives it from the range of all releases before the attack;
-            "released" has a linear one.
+        end: last activation of the pilot, "linear", "relu" or "tanh". It should equal the last activation of the
+            clients' lower segments, whose architecture is known. "strong" derives it from the range of the first
+            release before the attack; "released" takes "linear".
         noise: standard deviation ≥ 0 of Gaussian noise added to the pilot's releases, so that the decoder learns to
             denoise; for clients that add such noise. With noise 0 and keep 1, the pilot's releases go through the
             server's copy of the defense (`ImageObservation.imitate`).

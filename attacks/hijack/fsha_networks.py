@@ -34,18 +34,18 @@ def hijacking_networks(
     classes: int = 0,
     blocks: int = 6,
 ) -> Networks:
-    """The malicious server's encoder (pilot), decoder and discriminator for feature-space hijacking.
+    """Build the malicious server's encoder (pilot), decoder and discriminator for feature-space hijacking.
 
     The weights are drawn from torch's global generator. One image's release has the shape (C, H, W), (T, D) for tokens
-    of patches, or (D,); `NotApplicable` is raised if the patches form no square. The first convolution has `width`
-    channels (64 in the authors' code), later ones up to four times as many. The encoder's last activation is `end`
-    (theirs is linear); the discriminator reads `classes` labels and has `blocks` blocks, for vectors half as many
-    linear ones.
+    of patches, or (D,); raises `NotApplicable` if T is not a square number. The first convolution has `width` channels
+    (64 in the authors' code), later ones up to four times as many. The encoder's last activation is `end` (linear in
+    the authors' code). The discriminator reads `classes` labels and has `blocks` residual blocks; for vectors, half as
+    many linear ones.
 
     Source: Pasquini et al. 2021, the authors' networks by split level: linear strided convolutions, transposed
     convolutions that end in tanh, and a discriminator of six residual blocks without normalization. The sizes of image
-    and release determine the number of layers. For 3×32×32 images and releases of shape 64×16², 128×8² and 256×4², the
-    networks are the authors'.
+    and release determine the number of layers. The networks are the authors' for 3×32×32 images and releases of 64×16²,
+    128×8² and 256×4².
     """
     maps = _maps(released)
     sides = _halved_sizes(image[1:], maps[1:] if maps else None)
@@ -58,7 +58,7 @@ def hijacking_networks(
     for network in (networks.pilot, networks.decoder, networks.discriminator):
         for layer in network.modules():
             if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
-                nn.init.xavier_uniform_(layer.weight)  # what the authors' framework does by itself
+                nn.init.xavier_uniform_(layer.weight)  # the default of the authors' framework
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
     return networks
@@ -102,7 +102,6 @@ class _ReleaseDiscriminator(nn.Module):
         self.by_label = nn.Linear(features, classes, bias=False) if classes else None
 
     def forward(self, released: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Scores [N]; a label of −1 adds nothing."""
         features = self.body(released)
         scores: Tensor = self.head(features).squeeze(1)
         if self.by_label is None or labels is None:
@@ -130,7 +129,6 @@ def _pilot(released: tuple[int, ...], image: tuple[int, ...], sides: Sides, widt
 def _decoder(
     released: tuple[int, ...], image: tuple[int, ...], sides: Sides, widths: list[int], wide: int
 ) -> nn.Module:
-    """Transposed convolutions upwards through the sizes; with three or more halvings, the last gives the image."""
     maps = _maps(released)
     layers: list[nn.Module] = [_Grid()] if len(released) == 2 else []
     if maps is None:
@@ -157,7 +155,6 @@ def _decoder(
 
 
 def _maps(released: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """The shape (C, H, W) of a release laid out in two dimensions; None for a vector."""
     if len(released) == 2:
         side = isqrt(released[0])
         if side * side != released[0]:
@@ -170,7 +167,6 @@ def _maps(released: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def _halved_sizes(image: tuple[int, int], cut: tuple[int, int] | None) -> Sides:
-    """Sizes from the image down to the size nearest to the cut; each is half of the previous size, rounded up."""
     halvings = (
         ceil(log2(max(1, max(image) / _SMALL_SIDE)))
         if cut is None
@@ -200,8 +196,6 @@ class _Kink(nn.Module):
 
 
 class _Grid(nn.Module):
-    """Tokens [N, T, D] to maps [N, D, √T, √T]."""
-
     def forward(self, x: Tensor) -> Tensor:
         side = isqrt(x.shape[1])
         return x.transpose(1, 2).reshape(len(x), -1, side, side)

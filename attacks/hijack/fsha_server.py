@@ -27,7 +27,8 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The fields of `FSHA`, with the recipe's values for None; a None `end` follows the first release's range."""
+    """The settings of `FSHA`, with the recipe's values for None; if `end` is None, the first release's range
+    decides."""
 
     penalty: PenaltyNorm
     penalty_weight: float
@@ -41,7 +42,7 @@ class FshaRecipe:
     noise: float
     keep: float
     labels: bool
-    epoch: int
+    epoch: int  # training rounds in an epoch
     passes: int
 
 
@@ -88,7 +89,7 @@ class Server(Resumable):
         )
 
     def epoch(self, number: int) -> float:
-        """Train for the rounds between two snapshots, and return the auto-encoder's error on held-out images."""
+        """Train for one epoch of rounds, and return the held-out mean squared error of encoder and decoder."""
         draws = Generator(self.images.device).manual_seed(self.root + 1 + number)
         for step in range(self.settings.epoch):
             self.now = number * self.settings.epoch + step
@@ -141,7 +142,6 @@ class Server(Resumable):
         return nn.functional.pad(patches, (0, 0, self.front, 0)) if self.front else patches
 
     def _go_on(self, *values: Tensor) -> None:
-        """Raise `AttackDiverged` unless all values are finite."""
         if not all_finite(*(value.detach() for value in values)):
             raise AttackDiverged(
                 f"fsha: a loss or the clients' gradient is not finite in round {self.now + 1}; "
@@ -149,13 +149,12 @@ class Server(Resumable):
             )
 
     def _drawn(self, count: int, told: Tensor | None, draws: Generator) -> tuple[Tensor, Tensor | None]:
-        """Indices of the server's images for one round; they have the clients' labels if both sides know labels."""
         if self.labels is None or told is None:
             return torch.randint(len(self.images), (count,), generator=draws, device=self.images.device), None
         return self.labels.drawn(told, draws)
 
     def _sent(self, released: Tensor, draws: Generator) -> Tensor:
-        """One round of the pilot's releases after the clients' defense, as far as the server knows the defense."""
+        """One round of the encoder's releases after the clients' defense, as far as the server knows the defense."""
         if self.imitate is not None:
             return self._patches(self.imitate(self._whole(released), draws))
         if self.settings.noise > 0:
@@ -167,7 +166,6 @@ class Server(Resumable):
         return released
 
     def _mixed(self, released: Tensor, view: View, draws: Generator) -> Tensor:
-        """The pilot's releases [N·k, ...], mixed and noised like the clients' releases in this view."""
         check_public([view])
         weights = view.weights
         if weights is not None and view.clients is not None:
@@ -177,7 +175,6 @@ class Server(Resumable):
         return self._patches(mixed + given(self.unmixed).noise * noise)
 
     def _solved(self, released: Tensor, draws: Generator) -> Tensor:
-        """The pilot's releases after mixing in several passes and unmixing."""
         return self._patches(given(self.unmixed).imitate(self._whole(released), draws))
 
     @torch.no_grad()
@@ -210,7 +207,7 @@ class Server(Resumable):
 
     @torch.no_grad()
     def decoded(self, views: Sequence[View]) -> Tensor:
-        """Decoded images in [0, 1] of all releases."""
+        """Decode all releases to images in [0, 1]."""
         now = None if self.unmixed is None else Unmixed.of(views, self.settings.passes)
         released = [view.smashed for view in views] if now is None else [now.rows]
         parts = [part for rows in released for part in self._patches(rows).split(_DECODED_AT_ONCE)]
@@ -223,15 +220,13 @@ class Server(Resumable):
 
 
 def _told_by(view: View) -> Tensor | None:
-    """Labels that are sent with the releases, if they are class numbers; otherwise None."""
     labels = view.labels
     return labels if labels is not None and labels.ndim == 1 and not labels.is_floating_point() else None
 
 
 def range_of(released: Tensor) -> End:
-    """The activation whose range contains all numbers of the releases. The server's encoder ends with it, so that no
-    discriminator recognizes its releases by their range.
-    """
+    """Choose the last activation of the server's encoder: its range contains all released numbers. So no discriminator
+    recognizes the encoder's releases by their range."""
     if released.min() >= 0:
         return "relu"
     return "tanh" if released.abs().max() <= 1 else "linear"

@@ -12,7 +12,7 @@ PenaltyNorm = Literal["full", "channel"]
 
 
 def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
-    """A random point on the line between each real row and the fake one, [N, ...], for the gradient penalty.
+    """Draw a random point on the line between each real row and its fake row, both [N, ...], for the gradient penalty.
 
     Source: Gulrajani et al. 2017, "Improved training of Wasserstein GANs", Algorithm 1.
     """

@@ -25,9 +25,9 @@ class SplitGuard(Checked):
     labels gives a score: near 1 for honest training, near 1/2^power for a hijack.
 
     The client decides by its `policy`. "fast": it notices the attack if score number `patience` is below the threshold;
-    no other score counts. "average": from score number `patience` on, it notices if the mean of the newest `group`
-    scores is below the threshold. "voting": consecutive groups of `group` scores are averaged; from score number
-    `patience` on, it notices at the end of a group if most means are below the threshold.
+    no other score counts. "average": from score number max(`patience`, `group`) on, it notices if the mean of the
+    newest `group` scores is below the threshold. "voting": consecutive groups of `group` scores are averaged; from the
+    same score on, it notices at the end of a group if most means are below the threshold.
 
     Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4, and the policies of its evaluation. The score is σ(α·S)^β
     with S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) + d(R₁,R₂) + ε). F are the batches with wrong labels, R the
@@ -38,8 +38,8 @@ class SplitGuard(Checked):
     generator: Generator  # on the CPU; it divides the gradients for right labels into two random halves
     policy: Policy = "voting"
     threshold: Fraction = 0.9  # scores below it mean an attack; 0.9 in the source
-    patience: Count = 10  # scores before the first verdict
-    group: Count = 5  # scores in a mean
+    patience: Count = 10  # number of scores before the first verdict
+    group: Count = 5  # number of scores in a mean
     warm_up: Whole = 20  # first rounds to ignore, since an untrained model reacts alike to right and wrong labels
     slope: Positive = 5.0  # speed at which scores saturate (α of the source; 5 in the authors' notebook)
     power: Positive = 2.0  # exponent of scores (β of the source; 2 in the authors' notebook)
@@ -54,9 +54,9 @@ class SplitGuard(Checked):
     def observe(self, gradient: Tensor, fake: bool) -> float | None:
         """Record the gradient of one round, and compute a score if the round had wrong labels (`fake`).
 
-        `gradient` is that of the client's own weights (in the source, of the first layer), summed over the batch. The
-        score in (0, 1) is near 1 for honest training; None during the warm-up, after right labels, or until each random
-        half of the right-label batches has one. A gradient that is not finite raises a ValueError.
+        `gradient` is the gradient of the client's own weights (in the source, of the first layer), summed over the
+        batch. The score in (0, 1) is near 1 for honest training; None during the warm-up, after right labels, or until
+        each random half of the right-label batches holds a batch. A gradient that is not finite raises a ValueError.
         """
         flat = gradient.detach().flatten().double().cpu()
         if not torch.isfinite(flat).all():
@@ -91,7 +91,6 @@ class SplitGuard(Checked):
         self._wrong, self._first, self._second = (_Batches(*batch) for batch in state["batches"])
 
     def _score(self) -> float:
-        """The score σ(α·S)^β."""
         regular = self._first.joined(self._second)
         far, near = self._wrong.distance(regular), self._first.distance(self._second)
         wide, narrow = self._wrong.angle(regular), self._first.angle(self._second)
@@ -99,7 +98,6 @@ class SplitGuard(Checked):
         return float((1 + exp(-self.slope * raw)) ** -self.power)
 
     def _suspicious(self) -> bool:
-        """Whether the policy takes the scores so far for an attack."""
         count = len(self.scores)
         if self.policy == "fast":
             return count == self.patience and self.scores[-1] < self.threshold
@@ -114,8 +112,6 @@ class SplitGuard(Checked):
 
 
 class _Batches:
-    """Sums of gradients and of their norms, from which means are computed."""
-
     def __init__(self, total: Tensor | float = 0.0, norms: float = 0.0, count: int = 0) -> None:
         self.total, self.norms, self.count = total, norms, count
 

@@ -22,9 +22,9 @@ class GradientMatching(NamingAttack):
     Attributes:
         positive: the positive label, ≥ 0.
         distance: "mse", as published, or "cosine" (1 − cosine), which does not depend on the gradient's scale.
-        message: number ≥ 1 of images over which a loss is averaged; it scales the candidate gradients for "mse". None
-            takes all rows of a view.
-        epoch: as in `LabelLeak`.
+        message: number ≥ 1 of images over which a loss is averaged; it scales the candidate gradients for "mse". None:
+            all rows of a view.
+        epoch: the attacked epoch of training, as in `LabelLeak`.
 
     The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact. In
     UnSplit's setting, the surrogate has the same architecture and random weights; then the attack works only at a cut
@@ -47,9 +47,9 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """For each row, the distance of its returned gradient from the surrogate's for each label, [N, L ≥ 2].
+        """Compare each row's returned gradient with the surrogate's gradient for each label.
 
-        Also returns the indices of the rows, int64 [N].
+        Returns the distances, [N, L ≥ 2], and the indices of the rows among all released rows, int64 [N].
         """
         views, upper = observation.views, observation.upper
         if upper is None:
@@ -71,10 +71,11 @@ class GradientMatching(NamingAttack):
 
 
 def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
-    """The gradient at the cut of each row's cross-entropy, for every label that the row might have: [L, N, F].
+    """Compute the gradient of N records' cross-entropy at their smashed data (F numbers), for all L labels: [L, N, F].
 
-    One batched backward pass covers all labels, since the gradient at the logits is softmax minus one-hot. `upper` maps
-    smashed data to logits [N, L], each row independently. With `labels` [A, N], only these labels are tried.
+    With `labels` [A, N], only these A labels of each record are tried, and the result is [A, N, F]. `upper` maps
+    smashed data to logits [N, L ≥ 2], each record independently. One batched backward pass covers all labels, since the
+    gradient at the logits is softmax minus one-hot.
     """
     weight = next(upper.parameters(), smashed)
     at = smashed.detach().to(weight.device).requires_grad_()

@@ -20,8 +20,8 @@ class LabelLeak(NamingAttack):
 
     A released row holds the smashed data of one record, or of several mixed records. In the views of a client, the
     gradient is the one that this client receives (unicast or broadcast). If the server's defense mixes records of
-    several clients, the server's views hold the gradient of each group, and the attack infers the label of every record
-    in it.
+    several clients, the server's views hold the gradient of each group, and the attack infers the labels of all its
+    records.
 
     Attributes:
         score: "norm" (L2) or "cosine" (with the reference).
@@ -40,8 +40,7 @@ class LabelLeak(NamingAttack):
             subtracted first. The remainder has mean zero, so "cosine" needs reference="labeled", which is then computed
             from the adversary's own labels.
         epoch: "pooled" averages a record's scores over all epochs of training that the privacy certificate counts. A
-            number selects one epoch, counted from 0, or from the end (-1 is the last). "every" reads each epoch
-            separately, for a curve.
+            number selects one epoch, counted from 0, or from the end (-1 is the last). "every" reads each by itself.
 
     In a balanced task positives may have longer or shorter gradients, so an AUC below 1/2 is a leak, too.
 
@@ -72,7 +71,6 @@ class LabelLeak(NamingAttack):
         return frozenset(known | ({"lower", "auxiliary"} if self.at == "lower" else set()))
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row that has a gradient; `examples` counts through the rows of all views."""
         views = observation.views
         rows, rounds, examples = returned_gradients(self.name, views)
         if self.at == "lower":
@@ -98,7 +96,6 @@ class LabelLeak(NamingAttack):
         return Scores(values=(unit * direction).sum(1), examples=examples)
 
     def _labeled(self, unit: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
-        """Unit direction from the known negative rows to the known positive rows."""
         known, labels = observation.known_rows, observation.known_labels
         if self.less_own and observation.own_labels is not None:
             known, labels = examples, observation.own_labels[examples.to(observation.own_labels.device)]
@@ -141,7 +138,6 @@ def _group_means(rows: Tensor, groups: Tensor) -> Tensor:
 
 
 def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
-    """For each row, the mean of all rows of its round with the same own label."""
     if observation.own_labels is None:
         raise NotApplicable("label_leak less_own needs the client's own label of every row (LabelObservation)")
     own = observation.own_labels.to(rows.device)[examples]
@@ -149,7 +145,6 @@ def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, observation: Label
 
 
 def _at_lower(lower: nn.Module, images: Tensor, rows: Tensor, rounds: Tensor, observation: LabelObservation) -> Tensor:
-    """Each row's gradient of the lower segment's weights, computed with the weights of the row's round."""
     states = observation.lower_weights
     if states is None:
         return weight_gradients(lower, images, rows)

@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 _STEPS = 50  # training steps of an epoch
 _KEPT = 0.99
-"""Weight of the average over all former steps, against the newest; the released code keeps 0.999 of longer training."""
+"""Weight of the former average of weights, against the newest step; the released code takes 0.999 and trains longer."""
 _AT_ONCE = 500
 
 
@@ -45,8 +45,7 @@ class ModelCompletion(NamingAttack):
         epoch: the epoch whose records are attacked, as in `LabelLeak`; the lower segment is the one after training.
 
     The head has batch normalization, a ReLU and a linear layer. It is trained by MixMatch: guessed labels are
-    sharpened, and all records are mixed in pairs. Here they are mixed at the cut, so that records of any domain can be
-    mixed.
+    sharpened, and all records are mixed in pairs. Here they are mixed at the cut, which suits records of any domain.
 
     Source: Fu et al. 2022, "Label inference attacks against vertical federated learning" (USENIX Security), §4, with
     head, rate, temperature, mixing and weight of the authors' repository; Berthelot et al. 2019 for MixMatch.
@@ -171,7 +170,6 @@ class _Completion(Resumable):
 
     @torch.no_grad()
     def logits(self) -> Tensor:
-        """Logits of all records, [N, L], from the weights averaged over the training steps."""
         self.averaged.eval()
         return torch.cat([self.averaged(part) for part in self.records.split(_AT_ONCE)])
 

@@ -38,8 +38,8 @@ class ReleaseClustering(NamingAttack):
             the sizes of clusters and the distances between their mean releases agree best with the adversary's images
             (quadratic assignment). Two labels with equal shares and similar distances cannot be distinguished.
         labeled: number ≥ 1 of records of each label whose label the adversary knows; not used with named_by=likeness.
-        epoch: as in `LabelLeak`. Gradients reveal labels best in the first epoch, while the server's predictions are
-            uncertain; smashed data reveal them best in the last epoch.
+        epoch: the attacked epoch of training, as in `LabelLeak`. Gradients reveal labels best in the first epoch, while
+            the server's predictions are uncertain; smashed data reveal them best in the last epoch.
 
     Source: Liu et al. 2024, "Similarity-based label inference attack against training and inference of split learning"
     (arXiv 2203.05222), first published as Liu and Lyu 2022, "Clustering label inference attack against practical split
@@ -64,7 +64,7 @@ class ReleaseClustering(NamingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Some known labels, or the adversary's labeled images."""
+        """Some known labels; with named_by=likeness, the adversary's labeled images."""
         if self.named_by == "likeness":
             return frozenset({"other_images", "other_labels"})
         return frozenset({"known_rows", "known_labels"})
@@ -156,7 +156,8 @@ def _named(clusters: NDArray[np.float64], labels: NDArray[np.float64], generator
 
 
 def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) -> tuple[Tensor, Tensor]:
-    """Positions of the rows with known labels among `examples`, int64 [K], and these labels, at least two."""
+    """Find the rows with known labels among `examples`: their positions and their labels, both int64 [K]. Raises
+    `NotApplicable` for fewer than two different labels."""
     known, labels = observation.known_rows, observation.known_labels
     if known is None or labels is None:
         raise NotApplicable(f"{attack} needs some rows with known labels (LabelObservation)")
@@ -170,10 +171,11 @@ def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) ->
 def cluster_distances(
     rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool, signed: bool = True
 ) -> Tensor:
-    """Distances [N, L] of rows [N, F] to the clusters of L = `count` labels, by k-means in which seeds have labels.
+    """Distances [N, L] of rows [N, F] to L = `count` clusters, one for each label, that k-means finds.
 
-    With `cosine`, directions are compared (spherical k-means); unless `signed`, a direction equals its opposite. A
-    label without a seed has no cluster; its distances are the largest distance of any row to a cluster.
+    The rows `seeds`, int64 [K], have the known `labels`, int64 [K]. With `cosine`, directions are compared (spherical
+    k-means); unless `signed`, a direction equals its opposite. A label without a seed has no cluster; its distances are
+    the largest distance of any row to a cluster.
     """
     named, of = labels.unique(return_inverse=True)
     rows = nn.functional.normalize(rows, dim=1) if cosine else rows
@@ -198,11 +200,10 @@ def _apart(rows: Tensor, centers: Tensor, signed: bool) -> Tensor:
 
 
 def _along(rows: Tensor, others: Tensor) -> Tensor:
-    """Each row or its opposite: the one that has the same direction as the row's partner."""
+    """Turn each row that points against its partner in `others` to its opposite."""
     return torch.where((rows * others).sum(1, keepdim=True) < 0, -rows, rows)
 
 
 def _centers(rows: Tensor, groups: Tensor, count: int, cosine: bool) -> Tensor:
-    """Mean row of each group, [count, F], or its direction if `cosine`; each group has at least one row."""
     sums = rows.new_zeros(count, rows.shape[1]).index_add_(0, groups, rows)
     return nn.functional.normalize(sums, dim=1) if cosine else sums / groups.bincount(minlength=count).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Labels from the gradient at the second cut of a U-shape, by an adversary who knows the last layer."""
+"""Infers labels in a U-shape from the gradient at the second cut, if the adversary knows the last layer."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class TailInversion(NamingAttack):
 
     @torch.no_grad()
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row for every label, by the cosine between gradients; the last layer must be linear on these
-        features.
+        """Score every row for every label by the cosine between gradients. The last layer must be linear.
 
         >>> from privkit.attacks.goals.labels import observe
         >>> tail, rows, labels = nn.Linear(4, 9), torch.rand(30, 4), torch.arange(30) % 9

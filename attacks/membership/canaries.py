@@ -1,4 +1,4 @@
-"""Per-example canaries: which of two known contents is in a released row, or in a returned gradient?"""
+"""Attack on canaries: decide which of two known contents is in a released row, or in a returned gradient."""
 
 from __future__ import annotations
 

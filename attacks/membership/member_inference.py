@@ -26,8 +26,8 @@ class MemberInference(Checked):
         shadows: number of shadow models for "lira" and "rmia", even and ≥ 4. Each model is trained on half of the
             candidates, and each candidate is in the training data of half of the models.
 
-    Source: Yeom et al. 2018, §4; Carlini et al. 2022, Algorithm 1 with one variance for all (§VI-B); Zarifzadeh et al.
-    2024, Eqs. 3 and 4.
+    Source: Yeom et al. 2018, §4; Carlini et al. 2022, Algorithm 1, one variance (§VI-B); Zarifzadeh et al. 2024, Eqs.
+    3, 4.
     """
 
     name: ClassVar[str] = "member_inference"
@@ -39,7 +39,7 @@ class MemberInference(Checked):
 
     @property
     def uses(self) -> frozenset[str]:
-        """Training of shadow models, if the score needs them."""
+        """The field `fit`, if the score needs shadow models."""
         return frozenset(() if self.score == "loss" else {"fit"})
 
     @property
@@ -47,7 +47,6 @@ class MemberInference(Checked):
         return Mounting(shadow_models=0 if self.score == "loss" else self.shadows)
 
     def run(self, observation: MembershipObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every candidate, higher for a member. The attack queries the model and ignores the views."""
         images, labels, predict = observation.candidates, observation.candidate_labels, observation.predict
         if self.score == "loss":
             return loss_threshold(torch.nn.functional.cross_entropy(predict(images), labels, reduction="none"))
@@ -98,7 +97,8 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
     The statistic's distributions, with and without the example, are estimated from at least two shadow models each.
     Both are normal, with a mean for each example and one variance for all ("fixed variance"), which suits few models.
 
-    `target` [N] and `shadow` [S, N] hold a statistic such as `confidence`; `members` is [S, N].
+    `target` [N] and `shadow` [S, N] hold a statistic such as `confidence`; `members`, bool [S, N], says which examples
+    each shadow model was trained on.
 
     Source: Carlini et al. 2022, Algorithm 1 and §VI-B (fixed variance).
     """

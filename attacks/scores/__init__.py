@@ -1,1 +1,1 @@
-"""Measures of a guess: images, orders, and scores that separate two kinds of examples. Imports no attack."""
+"""Measures of guesses at images and orders, and of scores that separate two kinds of examples. Imports no attack."""

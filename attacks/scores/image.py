@@ -59,11 +59,11 @@ def ssim(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 
 
 IMAGE_METRICS = {"mse": mse, "psnr": psnr, "ssim": ssim}
-"""The image metrics of every row, in the order of the tables."""
+"""Name -> function of each image metric, in the order of the tables."""
 
 
 def image_scores(truth: Pixels, guess: Pixels, *, data_range: float) -> dict[str, Values]:
-    """Every image metric, image by image; without SSIM if images are too small for it. See `mse` for the arguments."""
+    """Compute every image metric, name -> float64 [N], without SSIM if images are too small; arguments as in `mse`."""
     small = min(truth.shape[2:]) < _SMALLEST_SSIM_SIDE
     metrics = {name: metric for name, metric in IMAGE_METRICS.items() if not (small and name == "ssim")}
     return {name: metric(truth, guess, data_range=data_range) for name, metric in metrics.items()}

@@ -27,8 +27,8 @@ class Leak:
     """
 
     auc: Interval  # in [0, 1]; 1/2 is chance; `n` counts examples
-    batches: int = 1  # 1 if all examples share one curve
-    skipped: int = 0  # batches with only one kind of examples, which have no area
+    batches: int = 1  # number of averaged batches; 1 if all examples share one curve
+    skipped: int = 0  # number of batches with only one kind of examples, which have no area
 
     @property
     def advantage(self) -> float:
@@ -199,7 +199,7 @@ def threshold_at(negatives: Array, false_positive_rate: float) -> float:
 def _scores_and_truth(
     scores: ArrayLike, positive: ArrayLike, confidence: float, both: str = ""
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """The checked scores [N] and truth, bool [N]; `both` names a function that needs both kinds of examples."""
+    """Check the scores [N] and the truth, bool [N]. `both` names a function that needs both kinds of examples."""
     values, truth = np.asarray(scores), np.asarray(positive)
     if values.ndim != 1 or not values.size or values.shape != truth.shape:
         raise ValueError(
@@ -216,7 +216,6 @@ def _scores_and_truth(
 
 
 def _delong(members: Array, others: Array, auc: float, confidence: float) -> tuple[float, float, str]:
-    """Confidence limits of an area under the ROC curve, and the method in words."""
     n, k = len(members), len(others)
     ranks = _ranks(np.concatenate([members, others]))
     above = (ranks[:n] - _ranks(members)) / k  # how many others each member beats
@@ -262,7 +261,7 @@ def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float
 
 
 def _areas(values: Array, truth: NDArray[np.bool_], members: NDArray[np.intp], count: int) -> tuple[Array, Array]:
-    """The area of every batch, NaN if it has none, and its number of examples, by ranks within batches."""
+    """Compute each batch's area under the ROC curve, NaN if it has none, and its number of examples."""
     order = np.lexsort((values, members))
     sizes = np.bincount(members, minlength=count)
     starts = np.cumsum(sizes) - sizes

@@ -14,8 +14,8 @@ def found(distances: Values, own: NDArray[np.int64]) -> Values:
     """The probability that each guess identifies its own record as the nearest one, if ties are broken at random.
 
     The mean over G guesses is the expected share of identified records. Guesses that are independent of their records
-    find one of N records on average, a share of 1/N. Among equal records, the match is random. `distances` are [G, N];
-    `own` [G] is the column of each guess's own record.
+    reach 1/N on average, for N records. Equal records count as a tie. `distances` are [G, N]; `own` [G] is the column
+    of a guess's record.
 
     >>> found(np.array([[0.1, 0.5, 0.9], [0.2, 0.2, 0.9], [0.1, 0.5, 0.9]]), np.arange(3))
     array([1. , 0.5, 0. ])

@@ -1,8 +1,8 @@
 """How much of a guessed order of tokens is right: direct, neighbor and membership accuracy of each image.
 
 An arrangement of the T tokens (pieces) of N images is int64 [N, T], as in `privkit.attacks.goals.order.Permutation`:
-the place of each released piece among all places of its message. If `kinds` are given, equal pieces are
-interchangeable: swapping two equal patches is correct.
+the place of each released piece among all places of its message (the rows that are shuffled together). If `kinds` are
+given, equal pieces are interchangeable: swapping two equal patches is correct.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from privkit.constraints import whole
 
 
 def equal_tokens(tokens: Tensor, batch: int) -> Tensor:
-    """The kind of each token of [N, T, D], int64 [N, T]; in a message, only bitwise equal tokens share a kind."""
+    """Number the kinds of tokens [N, T, D], int64 [N, T]: in a message of `batch` rows, equal tokens share a kind."""
     parts = (tokens + 0.0).split(batch)  # −0 and 0 are equal
     return torch.cat([x.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(x.shape[:2]) for x in parts])
 
@@ -30,8 +30,9 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
 def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
     """For each true image, the share of adjacent pairs of pieces that are also adjacent in the guess.
 
-    A pair must have the same direction, but may be in any image of its message; pairs with equal contents count as many
-    times as both arrangements contain them. An image has 2·√T·(√T − 1) pairs. T ≥ 4 must be a square number.
+    A pair must have the same direction, but may be in any of the `batch` images that are shuffled together; pairs with
+    equal contents count as many times as both arrangements contain them. An image has 2·√T·(√T − 1) pairs. T ≥ 4 must
+    be a square number.
 
     Source: the measure of Cho et al. 2010 and of the puzzle solvers after them.
     """
@@ -51,8 +52,7 @@ def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor
 def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
     """For each true image, the share of its pieces (tokens) that the guess puts into this image, at any place.
 
-    A guess without any knowledge reaches 1/batch, or the share of pieces that the shuffle leaves in their row, if this
-    share is larger.
+    A blind guess reaches 1/batch, or the share of pieces that the shuffle leaves in their row, if this is larger.
     """
     placed, right = _contents(guess, truth, batch, kinds)
     most = int(max(placed.max(), right.max())) + 1
@@ -91,7 +91,7 @@ def _also_offered(wanted: Tensor, offered: Tensor) -> Tensor:
 
 
 def _occurrences(codes: Tensor) -> Tensor:
-    """Codes made distinct for the first, second, … occurrence of a code."""
+    """Make equal codes distinct: the first, second, … occurrence of a code gets a code of its own."""
     flat = codes.flatten()
     order = flat.argsort(stable=True)
     ordered = flat[order]

@@ -1,4 +1,4 @@
-"""Sequences of token ids compared without their order."""
+"""Compare sequences of token ids without regard to their order."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def rouge_1(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.fl
 
     Padding does not count. Token ids are [N, T] for the truth and [N, S] for the guess, or [1, S] for all rows.
 
-    Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2, with equal weights of precision and
-    recall.
+    Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2 (equal weights of precision and
+    recall).
 
     >>> rouge_1(np.array([[2, 3, 0]]), np.array([[3, 3, 2]])).tolist()
     [0.8]
