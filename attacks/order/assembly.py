@@ -15,6 +15,8 @@ Places = NDArray[np.int64]
 
 _PATIENCE = 60  # kicks without an improvement
 _GAIN = 1e-9  # least difference of scores that counts as a gain
+_PIECES = 128  # about so many pieces of each puzzle are searched at once, in several arrangements of a small puzzle
+_RANDOM = 8  # random starts
 _FAR = 3.0  # distance in grid steps from which on all places are equally unlikely
 
 
@@ -63,8 +65,8 @@ class Puzzles:
         tables = right, right.transpose(0, 2, 1), down, down.transpose(0, 2, 1)
         return [np.concatenate([table, np.zeros_like(table[:, :1])], 1) for table in tables]
 
-    def only(self, some: NDArray[np.bool_]) -> Puzzles:
-        """The puzzles that the mask `some`, bool [M], selects."""
+    def only(self, some: NDArray[np.bool_] | Places) -> Puzzles:
+        """The puzzles that `some` selects, a mask or indices."""
         left = Puzzles(unary=self.unary[some], pairs=self.pairs[some], frame=self.frame)
         left.__dict__["sides"] = [table[some] for table in self.sides]  # fills the cached property
         return left
@@ -86,31 +88,35 @@ class Puzzles:
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
     """For each of M puzzles, search for the arrangement of pieces with the highest score.
 
-    The result and each of the `starts`, int64 [M, S], hold the piece in each place. The search begins with the best of
-    the locally improved starts. Then come up to `kicks` rounds of ruin and recreate: a round empties a random share of
-    the worst places, in half of the cases shifts the rest, fills the gaps with the best pieces first, and improves
-    locally. A puzzle keeps the outcome if its score is not lower, and stops after 60 rounds without gain.
+    The result and each of the `starts`, int64 [M, S], hold the piece in each place. All starts are improved locally,
+    and the best of them go on, up to eight if the puzzle is small. Each has up to `kicks` rounds of ruin and recreate:
+    a round empties a random share of the worst places, in half of the cases shifts the rest, fills the gaps with the
+    best pieces first, and improves locally. The outcome is kept if its score is not lower. A search stops after 60
+    rounds without gain. The best result of all searches counts.
 
     Source: refilling around kept segments: Pomeranz et al. 2011 §3; the optimal re-assignment of non-adjacent places is
     an exact step on the quadratic assignment (derived).
     """
-    polished = [_polish(puzzles, start, rng, 10) for start in starts]
+    polished = np.stack([_polish(puzzles, start, rng, 10) for start in starts])
     scores = np.stack([puzzles.score(at) for at in polished])
-    at: Places = np.stack(polished)[scores.argmax(0), np.arange(scores.shape[1])]
-    best, waited = scores.max(0), np.zeros(len(at), np.int64)
-    active = np.arange(len(at))
+    several, m = max(1, _PIECES // puzzles.frame.places), np.arange(scores.shape[1])
+    best_starts = scores.argsort(0, kind="stable")[::-1][:several]
+    at: Places = polished[best_starts, m].reshape(-1, puzzles.frame.places)
+    best, waited = scores[best_starts, m].ravel(), np.zeros(best_starts.size, np.int64)
+    active, shape = np.arange(len(at)), best_starts.shape
+    puzzles = puzzles.only(np.tile(m, len(best_starts)))
     for _ in range(kicks):
-        rest = active[waited[active] < _PATIENCE]
-        if len(rest) == 0:
+        rest = waited[active] < _PATIENCE
+        if not rest.any():
             break
-        if len(rest) < len(active):
-            puzzles, active = puzzles.only(np.isin(active, rest)), rest
+        if not rest.all():
+            puzzles, active = puzzles.only(rest), active[rest]
         tried = _polish(puzzles, fill(puzzles, _ruin(puzzles, at[active], rng)), rng, 6)
         score = puzzles.score(tried)
         waited[active] = np.where(score > best[active] + _GAIN, 0, waited[active] + 1)
         better = score >= best[active]
         at[active[better]], best[active[better]] = tried[better], score[better]
-    return at
+    return np.asarray(at.reshape(*shape, -1)[best.reshape(shape).argmax(0), m])
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:
@@ -187,14 +193,14 @@ def starts(puzzles: Puzzles) -> list[Places]:
     """Arrangements from which to start the search: the piece in each place, int64 [M, S].
 
     The first uses the scores of pieces in places. For one picture there are three more, from the scores of neighboring
-    pairs, with different weights of the matches.
+    pairs, with different weights of the matches; and eight random ones.
     """
     first = [assign(puzzles.unary)]
     if puzzles.frame.pictures > 1:
         return first
-    return first + [
-        _arrange(puzzles, coordinates(puzzles.pairs, power=p, mutual=m)) for p, m in ((1, True), (2, True), (2, False))
-    ]
+    springs = ((1, True), (2, True), (2, False))
+    drawn = np.random.default_rng(0).random((_RANDOM, *first[0].shape)).argsort(2)
+    return [*first, *(_arrange(puzzles, coordinates(puzzles.pairs, power=p, mutual=m)) for p, m in springs), *drawn]
 
 
 def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
