@@ -24,9 +24,9 @@ from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
-"""Variances that are added to the noise's, in units of a number's mean variance."""
-_FOLDS = 4  # folds of own images, each left out of the maps once
-_TRIED = 100  # most own images on which penalties are tried (at least a round)
+"""Variances to add to the noise variance, as multiples of a released number's mean variance; the best is chosen."""
+_FOLDS = 4  # folds of the adversary's images, each left out of the maps once
+_TRIED = 100  # most of the adversary's images on which penalties are tried (at least a round)
 _WIDEST = 2**13  # most numbers of a release whose covariances are estimated
 
 
@@ -121,7 +121,7 @@ class MixturePosterior(ReconstructingAttack):
     def _fitted(
         self, sending: _Sending, features: Tensor, clients: int
     ) -> tuple[Model, float, list[tuple[Tensor, Tensor, int]]]:
-        """The model of all images; the penalty; and trials: guesses [M, P] without a fold's images, truth, and fold."""
+        """Fit the model; return it, the penalty, and for each fold test guesses [M, P], true images and fold number."""
         folds = sending.folds
         equations = [Equations(features, clients) for _ in folds]
         for fold, one in zip(reversed(folds), reversed(equations), strict=True):
@@ -150,16 +150,15 @@ class _Sending:
 
     @property
     def folds(self) -> list[Tensor]:
-        """Indices of the adversary's images in each fold, int64 [n] each: whole rounds."""
+        """Split the indices of the adversary's images into folds of whole rounds, int64 [n] each."""
         rounds = torch.arange(len(self.own), device=self.own.device).view(-1, self.batch)
         return [fold.flatten() for fold in rounds.tensor_split(min(_FOLDS, len(rounds)))]
 
     def rows(self, some: Tensor) -> Rows:
-        """The released rows for some of the adversary's images (indices int64 [n]), each sent once."""
         return Rows.of(self.query, self.own, some, self.batch, self.draws)
 
     def played(self, some: Tensor, passes: int) -> _Played:
-        """Send some of the adversary's images (indices int64 [n]) as many times as the victims were sent."""
+        """Send some of the adversary's images (indices int64 [n]) `passes` times, as the victims were sent."""
         rounds, there, truth = [], [], []
         for part in some[torch.randperm(len(some), generator=self.draws, device=some.device)].split(self.batch):
             answers = [self.query(self.own[part], self.draws) for _ in range(passes)]
@@ -177,7 +176,7 @@ class _Played:
     truth: Tensor  # [M, P], the images on these seats
 
     def guess(self, model: Model, penalty: float) -> Tensor:
-        """Guesses at all images that were sent, [M, P]; rounds are solved together, which is faster."""
+        """Guess all images that were sent, [M, P]; rounds are solved together, which is faster."""
         rows = LinkedRows.joined([rows for rows, _ in self.rounds])
         each = model.guess(rows, penalty).unflatten(0, (-1, rows.clients))
         guesses = [
