@@ -180,7 +180,7 @@ class Adaptive(ReconstructingAttack):
     def _simulated(
         self, observation: ImageObservation, plan: _Plan, asked: int, draws: Generator
     ) -> tuple[SimulatedPasses | None, str]:
-        """Simulated queries, or None if real ones are needed, and a note. `asked` rounds were already queried."""
+        """Build `SimulatedPasses` to replace queries, or None if this is impossible; and a note for the result."""
         if not plan.simulable or self.read == 0 or not self.epochs or self.augment != "none":
             return None, ""
         try:
@@ -297,12 +297,12 @@ class SimulatedPasses:
         return unpatchify(self.own.patches, self.geometry.patch, self.geometry.image_shape)
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Simulate combined releases, [N, T, D + 1]; the last channel is the share of passes with the token."""
+        """Simulate the combined release of images, [N, T, D + 1]; the last channel is each token's share of passes."""
         rows, _ = self.released(found_among(self.images, images), draws)
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 
     def view(self, same: Sequence[View]) -> View | None:
-        """Give the attacked images' first pass the form of simulated releases; None for "intersect"."""
+        """Put the attacked images' first pass into the form of simulated releases; None if passes are intersected."""
         if not self.pool:
             return None
         tokens = patch_tokens(same[0].smashed).float()
@@ -310,12 +310,12 @@ class SimulatedPasses:
         return View(round=same[0].round, smashed=smashed, messages=same[0].messages)
 
     def known(self, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Simulate releases of up to 1,000 own images (at least a message); see `released`."""
+        """Simulate releases of up to 1,000 of the adversary's images (at least a message); see `released`."""
         messages = max(1, min(_KNOWN, len(self.own.tokens)) // self.size)
         return self.released(torch.arange(messages * self.size), draws)
 
     def released(self, rows: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Simulate releases [N, T, D + 1] of images `rows`, int64 [N]; also return each token's patch, [N, T, P]."""
+        """Simulate releases [N, T, D + 1] of images (indices `rows` [N]); also return each token's patch, [N, T, P]."""
         tokens, patches = self.own.tokens[rows], self.own.patches[rows]
         n, t, _ = tokens.shape
         groups = (n, t) if self.pool else (n // self.size, self.size * t)
@@ -329,9 +329,7 @@ class SimulatedPasses:
         return torch.cat([tokens, support], 2), patches.reshape(n, t, -1)
 
     def _tracked(self, tokens: Tensor, order: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Simulate `tracked` on tokens [M, B·T, D]: tokens [M, B·T, D], and their shares of visits to B rows, [M, B·T,
-        B].
-        """
+        """Simulate the result of `tracked`: each token averaged over its copies, and its share of passes in each row."""
         m, n, d = tokens.shape
         t, home = n // self.size, order // (n // self.size)
         kept = round(self.own.keep * t)
@@ -352,7 +350,7 @@ class SimulatedPasses:
 def _read(
     observation: ImageObservation, draws: Generator, images: int | None, asked: int
 ) -> tuple[OwnTokens, Geometry]:
-    """Read the tokens of the adversary's images by queries, after `asked` rounds; also return the layout of patches.
+    """Read the tokens of the adversary's images by queries, after `asked` other rounds; also return the patch layout.
 
     Raises `NotApplicable` if tokens cannot be read, are too few for training, or may be assigned to wrong patches.
     """

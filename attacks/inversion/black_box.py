@@ -1,4 +1,4 @@
-"""Black-box inversion: train a decoder on the adversary's images, then decode the victim's release."""
+"""Black-box inversion: trains a decoder on the adversary's images, then decodes the attacked release."""
 
 from __future__ import annotations
 

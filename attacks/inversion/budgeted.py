@@ -12,7 +12,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 
 class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
-    """An attack that trains for `epochs` epochs; 0 means no training, None the number of the audit's budget."""
+    """An attack that trains for `epochs` epochs; 0 means no training, None leaves the number to the audit's budget."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -23,8 +23,8 @@ class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
 def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **in_controls: object) -> ImageMounting:
     """Build the `Mounting` of an attack, i.e. the conditions under which an audit runs it.
 
-    If the attack's `epochs` is None, it takes `share` times the audit's epochs. In control experiments, it trains about
-    `steps` steps, with the fields `in_controls`.
+    If the attack's `epochs` is None, it takes `share` times the audit's epochs. In control experiments (tests of the
+    attack), it trains about `steps` steps, with further fields set to `in_controls`.
     """
     return Mounting(
         budget_share=share if attack.epochs is None else 0.0,

@@ -54,8 +54,8 @@ class Fingerprints(ReconstructingAttack):
 
     Attributes:
         images: largest number ≥ 1 of the adversary's images that are sent.
-        sets: number ≥ 1 of these images whose token sets are collected. Each is sent 5·k times by every client, if a
-            released row mixes k images.
+        sets: number ≥ 1 of these images whose token sets are collected, from 5·k sendings by every client if rows mix k
+            images.
         repeats: number ≥ 1; each image is sent `repeats`·k times by every client to read its tokens.
         components: number ≥ 1 of principal components of all tokens of an image together, as in `SeenTokens`.
 
@@ -142,7 +142,6 @@ class _Axes:
         return cls(tokens.mean(0), torch.linalg.eigh(away.T @ away)[1][:, -_COMPONENTS:].float())
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Project tokens [..., D] on q principal components, [..., q]."""
         return (tokens - self.middle) @ self.basis
 
 
@@ -166,7 +165,7 @@ class _Rows:
     still: bool  # whether tokens lie in their places
 
     def known(self, maps: Sequence[TokenMaps], shown: Shown) -> tuple[Tensor, Tensor]:
-        """Find each token's image among the row's k (its seat) and its place, int64 [N, L] each, by known images."""
+        """Find each token's image among k mixed images (seat) and its place, int64 [N, L] each, knowing the images."""
         return self._assigned(
             lambda client, row, seat: maps[client].costs(self.tokens[row], shown.all[self.images[row, seat]])
         )
@@ -176,7 +175,7 @@ class _Rows:
         return self._assigned(lambda client, row, seat: clients[client].law.costs(self.tokens[row]))
 
     def _assigned(self, costs: Callable[[int, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Assign tokens to places one to one, at the least total cost; a token takes the cheapest seat of its place."""
+        """Assign tokens to places one to one, at the least total cost; each place costs as for the cheapest image."""
         (count, mixed), length = self.clients.shape, self.tokens.shape[1]
         seats, places = [], []
         for part in torch.arange(count, device=self.tokens.device).split(
@@ -196,7 +195,7 @@ class _Rows:
         return torch.cat(seats), torch.cat(places)
 
     def placed(self, maps: Sequence[TokenMaps], shown: Shown, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each client's mean token of `count` images at each place, [n, T, q], and whether any came, [n, T]."""
+        """Yield for each client the mean token of n images at each place, [n, T, q], and whether any was seen, [n, T]."""
         seat, place = self.known(maps, shown)
         client, image = self.clients.gather(1, seat), self.images.gather(1, seat)
         for number in range(len(maps)):
@@ -208,7 +207,7 @@ class _Rows:
             yield total / met.clamp_min(1).unsqueeze(2), met > 0
 
     def agreement(self, maps: Sequence[TokenMaps], shown: Shown, clients: Sequence[_Client]) -> tuple[float, float]:
-        """Shares in [0, 1] of tokens whose seat, and whose place, are the same in `read` and in `known`."""
+        """Shares in [0, 1] of tokens whose image, and whose place, are the same in `read` and in `known`."""
         pairs = zip(self.known(maps, shown), self.read(clients), strict=True)
         owners, places = (float((known == read).float().mean()) for known, read in pairs)
         return owners, places

@@ -44,8 +44,8 @@ class FORA(ReconstructingAttack):
             ("released").
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent, all rounds of the first sending first. If records
-            were mixed or sent several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
+            records were mixed or sent several times, each record's release is first solved for (`Unmixed`).
 
     A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on simulated releases of the
     held-out images, which does not show how close the simulator is to the client.
@@ -86,7 +86,7 @@ class FORA(ReconstructingAttack):
 
 
 class FORATraining(SimulatorTraining[FORA]):
-    """Training of FORA's simulator and decoder, with a discriminator of releases."""
+    """Trains FORA's simulator and decoder, with a discriminator of releases."""
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         rows = self.given.rows.cpu()
@@ -113,7 +113,7 @@ class FORATraining(SimulatorTraining[FORA]):
         return (1 - weight) * fooled + weight * apart
 
     def _oppose(self, rows: Tensor, fake: Tensor, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Update the discriminator; return its loss, the simulator's loss, and the gradient of the latter by `fake`."""
+        """Update the discriminator; return its loss, the simulator's loss, and the gradient of the latter at `fake`."""
         if self.attack.recipe == "strong":
             return self._discriminate("releases", rows, None, fake, None)
 

@@ -30,7 +30,7 @@ PLACE_NUMBERS = 2**24  # most numbers at a time, 64 MiB in float32; it changes n
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The released rows of k images each, and what the adversary knows before the first step."""
+    """What is given to the optimization: released rows, each of k mixed images, and knowledge about the images."""
 
     smashed: Tensor  # [N, ...], as in `View`
     start: Tensor  # [R, C, H, W] in [0, 1], a guess for each of R records; R = N·k if `records` is None
@@ -117,7 +117,7 @@ class ImageFit(Resumable):
             self._target = take(self._target, drawn.argsort(1).to(self._target.device))
 
     def epoch(self, number: int) -> float:
-        """Take a hundred steps; return the rows' mean objective, at least 1e-4, or NaN if a pixel is not finite."""
+        """Take a hundred steps; return the mean objective of rows, at least 1e-4, or NaN if a pixel is not finite."""
         method, free, total = self._method, self._free, self._length * STEPS_AN_EPOCH
         now, cooled = number - self._before, _COOLED if self._before else 0.0
         with seeded(free.device, self._seed + number):

@@ -86,7 +86,7 @@ class Mixtures:
         return noise, max(float(unusual.square().mean()) - noise, 1e-12) / max(weight, 1e-12)
 
     def predicted(self, smashed: Tensor) -> Tensor:
-        """Predict the release of smashed data [n·B, ...], shaped like `released`."""
+        """Predict the mixed releases of smashed data [n·B, ...] (n clients, B records each), shaped like `released`."""
         batch, cells = len(self.released), self.released.shape[1]
         tokens = smashed.flatten(1).unsqueeze(1) if cells == 1 else as_tokens(smashed)
         mixed: Tensor = self.design @ tokens.double().unflatten(0, (-1, batch)).permute(1, 2, 0, 3)
@@ -111,14 +111,14 @@ def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float,
 
 
 def _clients_of_seats(view: View) -> Tensor:
-    """The client of each of k members of a mixed row, int64 [M, k] for M messages; −1 for an empty seat."""
+    """The client of each of the k records in a mixed row, int64 [M, k] for M messages; −1 for an empty seat."""
     batch = len(view.smashed) // view.messages
     held = records_of_rows(view)[::batch]
     return torch.where(held >= 0, held // batch, -1)
 
 
 def _seat_weights(view: View) -> Tensor:
-    """The weight of each member of a row at each position, [N, k, T or 1]."""
+    """The weight of each of the k records in a mixed row, at each position, [N, k, T or 1]."""
     if view.weights is not None:
         return by_cell(view.weights, view.smashed)
     if view.mixed > 1:
@@ -146,7 +146,7 @@ class Unmixed:
     def of(cls, views: Sequence[View], passes: int) -> Unmixed:
         """Compute each record's own release from mixed releases of several passes; errors are as in `Mixtures.of`.
 
-        All rounds of the first pass come first. A position that was never sent gets the mean.
+        In `views`, all rounds of the first pass come first. A position that was never sent gets the mean.
         """
         together = by_round(views, passes, mixed=True)
         rounds = [Mixtures.of(same) for same in together]
@@ -185,7 +185,7 @@ class Unmixed:
 
 
 def _labels_of_records(rounds: Sequence[Sequence[View]]) -> Tensor | None:
-    """Solve for each record's label, from labels mixed by mean weights; None if they do not determine it."""
+    """Solve for each record's label, int64, from mixed labels; None if labels are missing or leave it undetermined."""
     if rounds[0][0].mixed == 1:
         return labels_of([same[0] for same in rounds])
     solved = []

@@ -61,7 +61,7 @@ def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
 
 
 def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Make a decoder's training pairs: the rows of `per_member` that hold an image, and these images, [n, C, H, W]."""
+    """Make a decoder's training pairs: a row for each mixed image (`per_member`), and these images, [n, C, H, W]."""
     members = answer.members.flatten()
     rows = per_member(answer.view)
     if answer.view.mixed == 1:
@@ -108,7 +108,7 @@ def by_place(passes: Sequence[Tensor], batch: int) -> Tensor:
 class LinkedRows:
     """Mixed rows of several passes (the same records sent again), sorted by their records' place in the batch.
 
-    Every row mixes records with the same batch place, one of each client. So all rows of one place mix the same n
+    Every row mixes records with the same batch place, from different clients. So all rows of one place mix the same n
     records, and rows of different places share no record.
     """
 
@@ -141,7 +141,7 @@ class LinkedRows:
 
     @classmethod
     def joined(cls, several: Sequence[LinkedRows]) -> LinkedRows:
-        """Join the rows of several rounds, with consecutive place numbers; each place has the same number of rows."""
+        """Join the rows of several rounds and renumber their batch places; all places have the same number of rows."""
         clients, before, records = max(one.clients for one in several), 0, []
         for one in several:
             place, client = one.records // one.clients, one.records % one.clients
@@ -163,7 +163,7 @@ class LinkedRows:
         return int(self.records.max()) // self.clients + 1
 
     def parts(self, images: int) -> list[LinkedRows]:
-        """Split the rows by place into chunks of at most `images` records, but of at least one place."""
+        """Split the rows by batch place into chunks of at most `images` records, but of at least one place."""
         places = max(1, images // self.clients)
         rows = len(self.smashed) // self.places * places
         return [

@@ -55,7 +55,7 @@ class Rows:
 
     @classmethod
     def of(cls, query: Query, own: Tensor, some: Tensor, batch: int, draws: Generator) -> Rows:
-        """Send the adversary's images with the indices `some`, int64 [n], in rounds with newly drawn partners."""
+        """Send the adversary's images with the indices `some`, int64 [n], each mixed with newly drawn images."""
         parts = []
         for part in some[torch.randperm(len(some), generator=draws, device=own.device)].split(batch):
             answer = query(own[part], draws)

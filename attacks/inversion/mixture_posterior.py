@@ -73,7 +73,7 @@ class MixturePosterior(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Few training steps in control experiments, and no untrained version, as the posterior itself is learned."""
+        """Train for few steps in control experiments; there is no untrained version, as the posterior is learned."""
         return Mounting(
             passes=self.passes,
             undoes=frozenset({"maps", "scales", "masks", "mixes"}),

@@ -80,7 +80,7 @@ class NearestRecord(ReconstructingAttack):
 
 
 def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """Query each record's mean release; also return 1 for each number that some answer shows, else 0."""
+    """Query the mean release of each record, [M, ...]; also return 1 for numbers that some answer shows, else 0."""
     rounds = torch.arange(-(-len(own) // batch) * batch, device=own.device) % len(own)
     totals: list[Tensor] = []
     for rows in rounds.repeat(repeats).split(batch):

@@ -37,8 +37,8 @@ class PCAT(Checked):
         learning_rate: learning rate > 0 of Adam on pseudo-client and decoder.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent, all rounds of the first sending first. If records
-            were mixed or sent several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
+            records were mixed or sent several times, each record's release is first solved for (`Unmixed`).
 
     If labels are sent unmixed with the releases, each step takes as many of the adversary's images as recorded rows,
     with the same labels: the paper's label alignment. Without saved states of the server's segment, only its final
@@ -63,7 +63,7 @@ class PCAT(Checked):
 
     @property
     def uses(self) -> frozenset[str]:
-        """The defense's public behavior, and the history of the server's segment if `epochs` is not 0."""
+        """Optional inputs: the defense's public behavior; unless `epochs` is 0, the server segment's history."""
         return frozenset({"imitate"}) if self.epochs == 0 else frozenset({"imitate", "upper_history"})
 
     @property

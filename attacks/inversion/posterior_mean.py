@@ -128,7 +128,7 @@ class PosteriorMean(ReconstructingAttack):
         return Reconstruction(images=images.view(-1, *observation.image_shape), curve=curve, note=clamp.note)
 
     def _components(self, query: Query, own: Tensor, batch: int, draws: Generator) -> tuple[_Clamp, Tensor, Tensor]:
-        """Choose the clamp; also return mean [F] and principal components [F, k] of images' mean clamped releases."""
+        """Choose the clamp; also return mean [F] and principal components [F, k] of the mean releases after the clamp."""
         count = self.repeats // 4
         first = _released(query, own, batch, draws)
         clamps = [_Clamp(first.mean(0), first.std(0), bound) for bound in (_BOUNDS if count > 1 else _BOUNDS[:1])]
@@ -168,7 +168,7 @@ class _Clamp:
 
     @property
     def note(self) -> str:
-        """A sentence on the clamp; empty without one."""
+        """A sentence that reports the clamp; empty if `bound` is infinite."""
         if not isfinite(self.bound):
             return ""
         return (
@@ -188,7 +188,7 @@ def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
 
 
 def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor:
-    """Send each of the adversary's images once, mixed with newly drawn other images; return the releases [N, F]."""
+    """Send each of the adversary's images once, in randomly drawn rounds; return the releases, [N, F]."""
     order = torch.randperm(len(own), generator=draws, device=own.device)
     answers = [query(own[part], draws) for part in order.split(batch)]
     rows = [one.view.smashed.flatten(1).float()[one.row_of_each(batch, "posterior_mean")] for one in answers]

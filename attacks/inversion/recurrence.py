@@ -166,7 +166,7 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
 
 
 def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
-    """Assign tokens [M, B·T, D] to rows as `intersected` does, by their shares of visits to rows, [M, B·T, B]."""
+    """Assign tokens [M, B·T, D] to rows as in `intersected`; `visits` [M, B·T, B] are shares of passes in rows."""
     m, n, rows = visits.shape
     taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)

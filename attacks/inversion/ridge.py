@@ -82,7 +82,7 @@ class Ridge(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Few training steps in control experiments, and no untrained version, as the regression itself is learned."""
+        """Train for few steps in control experiments; there is no untrained version, as the regression is learned."""
         undoes = {"maps", "scales", "masks", "mixes"} if self.order == "released" else {"maps", "scales", "permutes"}
         return Mounting(
             passes=self.passes,
@@ -146,7 +146,7 @@ class Ridge(ReconstructingAttack):
 
 
 def as_numbers(records: Tensor, columns: Sequence[int]) -> Tensor:
-    """Encode table rows [N, C] as numbers [N, P], one per category; without `columns`, flatten records [N, ...]."""
+    """Encode table rows [N, C] as numbers [N, P], categories one-hot; without `columns`, flatten records [N, ...]."""
     if not columns:
         return records.flatten(1)
     cells = zip(records.unbind(1), columns, strict=True)
@@ -154,7 +154,7 @@ def as_numbers(records: Tensor, columns: Sequence[int]) -> Tensor:
 
 
 def _as_cells(numbers: Tensor, columns: Sequence[int]) -> Tensor:
-    """Decode table rows [N, C] from guessed numbers [N, P] in [0, 1]: the category with the largest number.
+    """Decode table rows [N, C] from numbers [N, P] in [0, 1]; the category with the largest number is chosen.
 
     >>> _as_cells(torch.tensor([[0.5, 0.1, 0.7, 0.2]]), (0, 3))
     tensor([[0.5000, 1.0000]])

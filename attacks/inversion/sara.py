@@ -119,7 +119,6 @@ class Sara(ReconstructingAttack):
 def _masked_token_losses(
     network: Completion, learned: Predicted, predicted: Tensor, masked: float, draws: Generator
 ) -> Iterator[Tensor]:
-    """Yield the losses of an epoch's steps, with randomly masked tokens; see `completion_loss`."""
     geometry, own = learned.decoder.geometry, learned.own.tokens
     for rows in torch.randperm(len(own), generator=draws).split(_IMAGES_A_STEP):
         share = masked * torch.rand(len(rows), 1, generator=draws)

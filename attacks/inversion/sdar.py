@@ -43,8 +43,8 @@ class SDAR(ReconstructingAttack):
         flip: share in [0, 1) of auxiliary labels replaced by random ones in each step, against overfitting.
         width: number ≥ 1 of channels of the first layers.
         batch: number ≥ 2 of images in a step.
-        passes: how many times ≥ 1 the same attacked images were sent, all rounds of the first sending first. If records
-            were mixed or sent several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
+            records were mixed or sent several times, each record's release is first solved for (`Unmixed`).
 
     If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the
     auxiliary images is held out. The result's `curve` is the decoder's MSE on simulated releases of the held-out
@@ -70,7 +70,7 @@ class SDAR(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Labeled images and the server's segment; `lower` for its architecture, if the simulator is "known"."""
+        """Required inputs: labeled images, the server's segment and, for simulator "known", `lower` (its architecture)."""
         own = frozenset({"auxiliary", "auxiliary_labels", "upper"})
         return own | {"lower"} if self.simulator == "known" else own
 

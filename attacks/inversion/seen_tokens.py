@@ -75,7 +75,7 @@ class SeenTokens(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Few training steps in control experiments, and no untrained version, as the linear guess is learned."""
+        """Train for few steps in control experiments; there is no untrained version, as the linear guess is learned."""
         return Mounting(
             undoes=frozenset({"maps", "masks", "mixes"}),
             any_tokens=True,
@@ -203,7 +203,7 @@ def _cross_fitted(
 
 @dataclass(frozen=True)
 class Covariances:
-    """Second moments of the adversary's tokens, in principal components of each place, and of its images."""
+    """Covariances of the adversary's tokens (principal components at each place) with each other and with images."""
 
     middle: Tensor  # [T, D], mean token at each place
     basis: Tensor  # [T, D, q], q principal components of each place

@@ -17,8 +17,7 @@ _SMALLEST_SIDE = 4  # side of the picture from which a vector is read
 
 
 class Simulator(nn.Module):
-    """A convolutional network from images to simulated releases, with the form, means and deviations of recorded
-    releases.
+    """A convolutional network from images to simulated releases, with the form, means and deviations of recorded ones.
 
     The output also has the lower limit of the recorded releases, for example 0 after a ReLU. We assume that the
     release's h × w positions form a grid, centered on the image, whose step is the largest whole number of pixels that
@@ -72,10 +71,6 @@ class Simulator(nn.Module):
 
 
 class _ClassToken(nn.Module):
-    """A linear map from mean features to a class token, [N, 1, D], with the means and deviations of recorded class
-    tokens.
-    """
-
     mean: Tensor
     deviation: Tensor
 
@@ -164,7 +159,7 @@ class Discriminator(nn.Module):
 
 
 def _halvings(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
-    """The rows and columns of the smallest picture, and the factors by which the image shrinks to this size."""
+    """The rows and columns of the smallest feature map, and the factors by which the image shrinks to this size."""
     sides, cells = geometry.image_shape[1:], (geometry.rows, geometry.columns)
     if cells == (1, 1):
         halved = 0

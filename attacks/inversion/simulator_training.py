@@ -46,8 +46,7 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
     """Say in a sentence that the attack runs on trained clients, while the published attack runs during training.
 
-    The attack has `epochs` epochs or, if None, a `share` (in words) of the audit's epochs; the published attack takes
-    `steps` steps of `batch` images.
+    `epochs` is None if the attack takes `share` (in words) of the audit's. The published attack has `steps` steps.
     """
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
@@ -239,7 +238,6 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         self.optimizers[name].step()
 
     def _with_labels(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        """The decoder's input: rows, with labels (if known) as further channels."""
         rows = rows / self.unit
         if self.given.labels is None or labels is None:
             return rows
@@ -290,7 +288,7 @@ class ByLabel:
         self.starts = self.counts.cumsum(0) - self.counts
 
     def drawn(self, wanted: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Draw for each wanted label the index of an image with this label; if none has it, any index with label −1."""
+        """Draw for each wanted label an image index; return indices and labels (if none has it, any index and −1)."""
         inside = (wanted >= 0) & (wanted < len(self.counts))
         known = wanted.clamp(0, len(self.counts) - 1)
         usable = inside & (self.counts[known] > 0)

@@ -1,6 +1,4 @@
-"""A decoder for texts: it learns from the adversary's texts which word of the text a token (released vector) stands
-for.
-"""
+"""A decoder for texts: it learns from the adversary's texts which word a token (released vector) stands for."""
 
 from __future__ import annotations
 

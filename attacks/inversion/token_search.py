@@ -200,7 +200,7 @@ class _Search(Resumable):
         return int((self._left() <= self._means.least).sum())
 
     def hedged(self) -> Tensor:
-        """Replace masked words that explain little by the commonest word of their place; returns words, int64 [N, T]."""
+        """Replace masked words that explain little by the commonest word of their place; return words, int64 [N, T]."""
         found, left = self.guess.clone(), self._left()
         for place, common in enumerate(self._means.common if self._effects is not None else ()):
             other = self.guess.clone()
@@ -275,7 +275,6 @@ def _effects(lower: nn.Module, texts: Tensor, words: int) -> Tensor:
 
 
 def _outputs(lower: nn.Module, texts: Tensor) -> Tensor:
-    """Tokens [n, T, D] of texts [n, T], in parts that fit into memory."""
     most = max(1, _NUMBERS // (64 * texts.shape[1]))
     return in_chunks(lambda part: lower(texts[part]), len(texts), most).float()
 

@@ -20,7 +20,7 @@ _READ_ROWS = 256
 
 
 def encoder(width: int) -> nn.TransformerEncoder:
-    """Build two transformer blocks over the tokens of a text, without position embedding; `width` is a multiple of 4."""
+    """Build two transformer blocks over tokens of a text, without position embedding; `width` is a multiple of 4."""
     layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, "gelu", batch_first=True, norm_first=True)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 

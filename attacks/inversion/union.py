@@ -158,7 +158,7 @@ class _TokenSets:
         return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
-        """For each of R records, the T tokens that came most often, in order of arrival, then zeros: [R, T, D + 1].
+        """Take for each of R records the T tokens that came most often, in order of arrival, then zeros: [R, T, D + 1].
 
         A last channel holds 1 at tokens and 0 after them.
         """

@@ -103,9 +103,9 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 class Painter(nn.Module):
     """Turns a release into a picture of the image's size, [N, channels, H, W], by one linear map at each position.
 
-    The map gives a square of pixels for each position. Suppose these squares fall short of the image's side by fewer
-    than half as many pixels as there are positions. Then zeros are added around the picture, as after convolutions
-    without padding. Otherwise the picture is resized.
+    The map gives a square of pixels for each position. If the squares fall short of the image's side by fewer pixels
+    than half the number of positions, zeros are added around the picture, as after convolutions without padding.
+    Otherwise the picture is resized.
     """
 
     def __init__(self, geometry: MapGeometry, channels: int) -> None:

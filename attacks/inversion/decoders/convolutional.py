@@ -203,7 +203,6 @@ class Pix2Pix(UNet):
         )
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """The absolute error plus the weighted losses of generator and discriminator, as a scalar."""
         drawn = self(release).float()
         held = {name: weight.detach() for name, weight in self.discriminator.named_parameters()}
         praise = _cross_entropy(functional_call(self.discriminator, held, (drawn,)), real=True)

@@ -101,7 +101,6 @@ class SetDecoder(Decoder):
         return self._placings(self._read(release)[1])[-1]
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """Errors of images and of decoded patches, plus the placing's cross-entropy in every round; a scalar."""
         contents, hidden = self._read(release)
         placings = self._placings(hidden)
         patches = patchify(truth, self.geometry.patch).reshape(len(contents), -1, self.geometry.patch_dim)
@@ -130,7 +129,7 @@ class SetDecoder(Decoder):
         return contents, hidden.reshape(groups, -1, self.width)
 
     def _placings(self, hidden: Tensor) -> list[Tensor]:
-        """Log-probabilities [G, n, n] of places, before the first round and after each round."""
+        """Log-probabilities [G, n, n] of the places of n tokens in G groups, before the first round and after each."""
         t = self.geometry.tokens
         images = hidden.shape[1] // t
         own = self.place(hidden).repeat(1, 1, images) + self._at_home(hidden.shape[1])
@@ -146,7 +145,7 @@ class SetDecoder(Decoder):
         return placings
 
     def _at_home(self, n: int) -> Tensor:
-        """Log-odds [n, n] that are added for places in the image of the token's own row; 0 for other places."""
+        """Log-odds [n, n] in favor of places in the image in whose row the token was released; 0 for other places."""
         row = torch.arange(n, device=self.home.device) // self.geometry.tokens
         return self.home * (row.unsqueeze(1) == row)
 
@@ -159,7 +158,7 @@ class SetDecoder(Decoder):
 
 
 class MessageDecoder(SetDecoder):
-    """A `SetDecoder` that places all tokens of a message together: a patch may come from another image's row.
+    """A `SetDecoder` that places all tokens of a message (a batch) together: a patch may come from another image's row.
 
     It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Training with n tokens
     takes n³ operations and about 500·n² bytes, so it suits rounds of about a thousand tokens; `of` raises
@@ -180,7 +179,7 @@ class MessageDecoder(SetDecoder):
 
 
 def _relations(geometry: Geometry) -> Tensor:
-    """Initial relations [R, T, T] of places: right, left, below, above, the same image, and small random relations."""
+    """Initial relations [8, T, T] of places: right, left, below, above, the same image, and small random relations."""
     rows = geometry.image_shape[1] // geometry.patch
     place = torch.arange(geometry.tokens).view(rows, -1)
     relations = 0.05 * torch.randn(_RELATIONS, *[geometry.tokens] * 2)
