@@ -329,7 +329,7 @@ class SimulatedPasses:
         return torch.cat([tokens, support], 2), patches.reshape(n, t, -1)
 
     def _tracked(self, tokens: Tensor, order: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Simulate the result of `tracked`: each token averaged over its copies, and its share of passes in each row."""
+        """Simulate the result of `tracked`: each token averaged over its copies, and its share of passes per row."""
         m, n, d = tokens.shape
         t, home = n // self.size, order // (n // self.size)
         kept = round(self.own.keep * t)

@@ -195,7 +195,7 @@ class _Rows:
         return torch.cat(seats), torch.cat(places)
 
     def placed(self, maps: Sequence[TokenMaps], shown: Shown, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield for each client the mean token of n images at each place, [n, T, q], and whether any was seen, [n, T]."""
+        """Yield each client's mean token of n images at each place, [n, T, q], and whether any was seen, [n, T]."""
         seat, place = self.known(maps, shown)
         client, image = self.clients.gather(1, seat), self.images.gather(1, seat)
         for number in range(len(maps)):

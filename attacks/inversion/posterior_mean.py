@@ -128,7 +128,7 @@ class PosteriorMean(ReconstructingAttack):
         return Reconstruction(images=images.view(-1, *observation.image_shape), curve=curve, note=clamp.note)
 
     def _components(self, query: Query, own: Tensor, batch: int, draws: Generator) -> tuple[_Clamp, Tensor, Tensor]:
-        """Choose the clamp; also return mean [F] and principal components [F, k] of the mean releases after the clamp."""
+        """Choose the clamp; also return mean [F] and principal components [F, k] of the clamped mean releases."""
         count = self.repeats // 4
         first = _released(query, own, batch, draws)
         clamps = [_Clamp(first.mean(0), first.std(0), bound) for bound in (_BOUNDS if count > 1 else _BOUNDS[:1])]

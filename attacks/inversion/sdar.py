@@ -70,7 +70,7 @@ class SDAR(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Required inputs: labeled images, the server's segment and, for simulator "known", `lower` (its architecture)."""
+        """Required inputs: labeled images, the server's segment and, for simulator "known", the architecture `lower`."""
         own = frozenset({"auxiliary", "auxiliary_labels", "upper"})
         return own | {"lower"} if self.simulator == "known" else own
 
