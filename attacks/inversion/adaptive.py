@@ -297,7 +297,7 @@ class SimulatedPasses:
         return unpatchify(self.own.patches, self.geometry.patch, self.geometry.image_shape)
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Simulate the combined release of images, [N, T, D + 1]; the last channel is each token's share of passes."""
+        """Simulate the combined release of images, [N, T, D + 1]; last channel: share of passes that held the token."""
         rows, _ = self.released(found_among(self.images, images), draws)
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 

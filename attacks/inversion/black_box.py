@@ -32,7 +32,7 @@ _UNORDERED = ("set", "message")  # decoders that ignore the order of tokens
 _Augment = Literal["none", "crop", "crop_flip"]
 
 _WARMUP_STEPS = 40
-_EXPLODED = 100.0  # mean square error of a decoder's output, for images in [0, 1], above which it diverged
+_EXPLODED = 100.0  # mean squared error of a decoder's output, for images in [0, 1], above which training diverged
 _STEP_ROWS = 64
 """Most rows in a training step, if the decoder reads each row by itself: many clients make large rounds."""
 COMPILE_FROM_STEPS = 2_000  # least steps at which torch.compile saves time
@@ -57,7 +57,8 @@ class BlackBox(ReconstructingAttack):
             authors have 1.5e-4 at width 768).
         width: number ≥ 1 of decoder channels, for "mae", "set", "message" a multiple of 16; None for a size scaled to
             the model.
-        depth: number ≥ 1 of decoder blocks or halvings; None for a size scaled to the model.
+        depth: number ≥ 1 of decoder blocks or (in convolutional decoders) halvings; None for a size scaled to the
+            model.
         fraction: share in (0, 1] of the auxiliary images that the adversary has; the papers on mixing also use 0.1.
 
     Table rows have their own decoder (`CellDecoder`): leave `decoder` and `augment` at their defaults.
@@ -119,7 +120,7 @@ class BlackBox(ReconstructingAttack):
                 f"at least {2 * batch} auxiliary records, got {len(auxiliary)}"
             )
         held_out = max(batch, len(auxiliary) // 10)  # a smaller message would mix fewer records than the victim's
-        root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves
+        root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: seed of draws inside modules
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
             decoder = self._decoder(auxiliary[:-held_out], observation, root).to(device)
         begin(decoder)
@@ -185,7 +186,7 @@ class _DecoderTraining(Learner):
         epochs: int,  # epochs of this cycle, which set the schedule
         before: int = 0,  # epochs of the cycles before this one
         augment: _Augment,  # as in `BlackBox`
-        learning_rate: float | None,  # peak; None for the decoder's own
+        learning_rate: float | None,  # peak; None for the decoder's default
         seeds: tuple[int, int],  # seed of the epochs' draws, and seed of the modules' own draws
     ) -> None:
         self.decoder, self._query, self._augment = decoder, query, augment

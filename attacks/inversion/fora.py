@@ -44,8 +44,8 @@ class FORA(ReconstructingAttack):
             ("released").
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
-            records were mixed or sent several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
+            several times, each record's release is first solved for (`Unmixed`).
 
     A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on simulated releases of the
     held-out images, which does not show how close the simulator is to the client.

@@ -201,7 +201,7 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
     if problem.places is not None:
         costs = costs + problem.places.repeat(1, 1, group).view(n // group, group * tokens, group * tokens)
     scale = 1.0 if problem.places is not None else 0.002  # costs in nats, or in shares of their mean
-    if group > 1:  # images that start as one are told apart by nothing else
+    if group > 1:  # nothing else distinguishes images that start alike
         row = torch.arange(group * tokens, device=costs.device) // tokens
         costs = costs - HOME * scale * (row.unsqueeze(1) == row)
     if progress >= 0.5 and method.temperature == 0:

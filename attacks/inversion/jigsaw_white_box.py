@@ -87,7 +87,7 @@ class JigsawWhiteBox(ReconstructingAttack):
         observation = replace(observation, lower=lower)
 
         ask, batch = observation.query, observation.batch_size
-        tries = ask is not None and len(own) >= 4 * batch  # the white box tries its priors on the last round of them
+        tries = ask is not None and len(own) >= 4 * batch  # the last round of images is for the white box's priors
         tries = tries and observation.rules.allow(OWN_ROUNDS + 1)
         learned = replace(observation, auxiliary=own[:-batch], auxiliary_labels=None) if tries else observation
         solver, saved = self.jigsaw.learn(learned, generator, session)

@@ -131,7 +131,7 @@ _DETERMINED = 0.5  # least share of a mixed label that must be known
 
 @dataclass(frozen=True, kw_only=True)
 class Unmixed:
-    """The separate release of each record, as far as public weights and several passes determine it."""
+    """Releases of single records, computed from several mixed releases (passes) with public weights."""
 
     rows: Tensor  # float32 [R·n·B, ...], R rounds of n clients' B records
     seats: Tensor  # int64 [G], the row of each of G images that are to be guessed

@@ -35,7 +35,7 @@ def weighted(view: View) -> View:
 
 
 def linked(same: Sequence[View]) -> LinkedRows:
-    """Link the rows of one round's passes by their records, with their weights."""
+    """Link the rows that mix the same records, over the passes of one round."""
     return LinkedRows.of([weighted(view) for view in same])
 
 
@@ -127,7 +127,7 @@ class Equations:
         return equations
 
     def maps(self) -> Tensor:
-        """Solve for each client's map M, [K, f, T·D]: an image's features times M are its smashed data there."""
+        """Solve for the map M of each client, [K, f, T·D]: an image's features times M are its smashed data there."""
         solved = []
         for gram, right in zip(self._gram.flatten(1, 2).flatten(2), self._right.flatten(1, 2), strict=True):
             regular = gram.double()
@@ -230,7 +230,7 @@ class Model:
         scaled = roots * seen.flatten(1).sqrt().unsqueeze(1)
         within = torch.linalg.cholesky(torch.eye(roots.shape[1]).to(roots) + scaled @ scaled.transpose(1, 2))
 
-        def alone(latent: Tensor) -> Tensor:  # as if no record shared its rows with another
+        def alone(latent: Tensor) -> Tensor:  # as if each row held one record
             return torch.cholesky_solve(latent.permute(1, 2, 0), within).permute(2, 0, 1)
 
         unexpected = released - design @ cells(self.features.mean(0) @ maps)

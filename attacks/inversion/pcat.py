@@ -37,8 +37,8 @@ class PCAT(Checked):
         learning_rate: learning rate > 0 of Adam on pseudo-client and decoder.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
-            records were mixed or sent several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
+            several times, each record's release is first solved for (`Unmixed`).
 
     If labels are sent unmixed with the releases, each step takes as many of the adversary's images as recorded rows,
     with the same labels: the paper's label alignment. Without saved states of the server's segment, only its final
@@ -92,7 +92,7 @@ class PCATTraining(SimulatorTraining[PCAT]):
 
     def __init__(self, attack: PCAT, data: AttackData, history: list[nn.Module], root: int) -> None:
         self._history, self._wanted = history, data.labels
-        super().__init__(attack, replace(data, labels=None), root)  # the decoder is told no label
+        super().__init__(attack, replace(data, labels=None), root)  # the decoder gets no labels
         self._own = ByLabel(given(data.own_labels)[: self.train])
         self._upper = history[-1]
 
@@ -116,7 +116,7 @@ class PCATTraining(SimulatorTraining[PCAT]):
     def pretense(self, own: Tensor, simulated: Tensor, recorded: Tensor) -> Tensor:
         """The pseudo-client's loss: the cross-entropy of its releases, plus their discrepancy from recorded rows."""
         labels = given(self.given.own_labels)[own]
-        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # it may work in place
+        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # the segment may change its input
         if self.attack.mmd_weight:
             loss = loss + self.attack.mmd_weight * mk_mmd(self.given.rows[recorded], simulated)
         return loss

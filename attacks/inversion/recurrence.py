@@ -36,7 +36,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether tokens keep their positions: two releases [N, T, D] are nearer at equal positions than by chance."""
+    """Whether tokens keep their positions: two releases [N, T, D] of the same images agree more at equal positions."""
     if first.shape[1] < 2:
         return True
     costs = distances(first, second)
@@ -61,7 +61,7 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
     in a channel.
     """
     plan = distances(reference, seen)
-    # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
+    # every row has a 1, so no logarithms are needed; the limit keeps exponentials from underflow, which is slow
     plan = plan.sub_(plan.amin(2, keepdim=True)).div_(-temperature).clamp_min_(_LEAST_ODDS).exp_()
     return rescale_(plan, _RESCALINGS)
 
@@ -105,7 +105,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     listed = passes.transpose(0, 1).reshape(n, r * t, d)
     sums, hits = torch.zeros_like(listed), listed.new_zeros(n, r * t)
     for number, seen in enumerate(passes):
-        end = number * t  # a slot for every token seen so far; empty where it was taken for a copy
+        end = number * t  # a slot for every token seen so far; empty if the token was taken for a copy
         means = sums[:, :end] / hits[:, :end, None].clamp_min(1e-12)
         odds = (least - distances(means, seen)) * d / (2 * copies)
         plan = sinkhorn_with_slack(odds.masked_fill(hits[:, :end, None] == 0, -torch.inf))
@@ -121,7 +121,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Intersection:
-    """The tokens that belong to each image, as far as the passes determine them."""
+    """The tokens that were assigned to each image, because their copies recur in the same row."""
 
     # [M·B, T, D], averaged over the passes; the order within a row has no meaning
     tokens: Tensor
@@ -153,11 +153,11 @@ def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
 def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
     """Assign the tokens of each message (`passes` [R, M, B·T, D]) to the rows in which they recur most, T to each row.
 
-    Batch shuffling moves tokens between the B rows of a message, but keeps a share k′ in their image's row. In each
-    pass, a token lands in its own row with probability k′ + (1 − k′)/B, and in each other row with probability (1 −
-    k′)/B. So it recurs most in its own row, and this becomes more certain with more passes. Equal tokens share their
-    counts: rows first take their certain tokens, and then equal tokens fill the remaining places. `copies` is the
-    `copy_distance`.
+    Batch shuffling moves tokens between the B rows of a message (one row for each image), but keeps a share k′ in their
+    image's row. In each pass, a token lands in its own row with probability k′ + (1 − k′)/B, and in each other row with
+    probability (1 − k′)/B. So it recurs most in its own row, and this becomes more certain with more passes. Equal
+    tokens share their counts: rows first take their certain tokens, and then equal tokens fill the remaining places.
+    `copies` is the `copy_distance`.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     probabilities follow from Yao et al., patch shuffling, Algorithm 2.

@@ -58,7 +58,7 @@ def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> 
 
 
 def in_order(answer: QueryResult, records: int, attack: str) -> View:
-    """Take the view from an answer to a query, with its rows in the order of the sent records.
+    """Take the release (view) from an answer to a query, with its rows in the order of the sent records.
 
     Raises `NotApplicable` if a row mixes several records, or numbers are not finite.
     """

@@ -43,8 +43,8 @@ class SDAR(ReconstructingAttack):
         flip: share in [0, 1) of auxiliary labels replaced by random ones in each step, against overfitting.
         width: number ≥ 1 of channels of the first layers.
         batch: number ≥ 2 of images in a step.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
-            records were mixed or sent several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
+            several times, each record's release is first solved for (`Unmixed`).
 
     If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the
     auxiliary images is held out. The result's `curve` is the decoder's MSE on simulated releases of the held-out
@@ -70,7 +70,7 @@ class SDAR(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Required inputs: labeled images, the server's segment and, for simulator "known", the architecture `lower`."""
+        """Required inputs: labeled images, the server's segment and, if `simulator` is "known", the segment `lower`."""
         own = frozenset({"auxiliary", "auxiliary_labels", "upper"})
         return own | {"lower"} if self.simulator == "known" else own
 
@@ -122,7 +122,7 @@ class SDARTraining(SimulatorTraining[SDAR]):
         attack, upper, count = self.attack, given(self.given.upper), len(rows)
         simulated = self._sent(self.parts["simulator"](images), draws)
         adversarial, fooled, push = self._discriminate("releases", rows, theirs, simulated.detach(), labels)
-        classified = functional.cross_entropy(upper(simulated.clone()), labels)  # it may work in place
+        classified = functional.cross_entropy(upper(simulated.clone()), labels)  # the segment may change its input
         towards = (simulated * (attack.lambda1 * push)).sum()
         self._learn("simulator", classified + towards)
         total = classified.detach() + attack.lambda1 * fooled + adversarial

@@ -28,7 +28,7 @@ _FOLDS = 4  # folds of the adversary's images; each fold is guessed by a regress
 _HELD = 10  # every tenth image of the adversary is held out to test the network
 _ROUNDS = 4  # how often each image is guessed for the network's training, each time from other visible places
 _SETS = 64  # different sets of places in each round, so that few matrices are factored
-_TRIED = 100  # most own images on which penalties are tried
+_TRIED = 100  # most of the adversary's images on which penalties are tried
 PENALTIES = tuple(10.0**power for power in range(-8, 0))
 """Penalties on a squared coefficient, in units of the variance of all tokens together."""
 _NUMBERS_AT_ONCE = 2**24
@@ -232,11 +232,11 @@ class Covariances:
         along = torch.einsum("ntd,tdq->ntq", rows - self.middle, self.basis).flatten(1).double()
         along = torch.cat([along, along.new_zeros(len(along), 1)], 1)
         shrink = penalty * self.within.trace().clamp_min(1e-300)
-        solved = torch.zeros_like(along)  # coefficients of all numbers, 0 of those that a row does not show
+        solved = torch.zeros_like(along)  # coefficients of all numbers; 0 for numbers that a row does not show
         numbers = torch.arange(width, device=rows.device)
         sets, which, count = seen.unique(dim=0, return_inverse=True, return_counts=True)
         ordered = which.argsort(stable=True)
-        seat = torch.empty_like(which)  # a row's seat among those that show the same
+        seat = torch.empty_like(which)  # a row's index among the rows with the same visible places
         seat[ordered] = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[which[ordered]]
         longest = max(1, int(sets.sum(1).max())) * width
         at_once = max(1, _NUMBERS_AT_ONCE // (longest * max(longest, int(count.max()))))

@@ -31,7 +31,7 @@ _SURE = 20.0
 """A word that leads the next word by this many nats is not tried again in the first epoch; later epochs need a larger
 lead."""
 _SURER = 4.0  # factor on `_SURE` from epoch to epoch
-_WIDER = 8  # factor on the number of candidates while no exact one is found and one must exist
+_WIDER = 8  # factor on the number of candidates, until the exact word is found that must exist
 # a finished text is explained as well as the median text, up to this factor: all have the same noise
 _LIKE_OTHERS = 1.5
 _SHOWN = 3.0  # standard errors that show whether tokens were released in their places
@@ -61,8 +61,7 @@ class TokenSearch(ReconstructingAttack):
     Attributes:
         epochs: number ≥ 0 of times that the search visits all places.
         candidates: number ≥ 1 of words tried at each place in the first epoch; it doubles with each further epoch.
-        passes: how many times ≥ 1 the same attacked texts were sent; all rounds of the first sending come first. A
-            text's releases are averaged.
+        passes: how many times ≥ 1 the same attacked texts were sent, pass after pass. A text's releases are averaged.
 
     The result's `curve` is the mean squared difference between release and output after each epoch, as a share of the
     release's variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.

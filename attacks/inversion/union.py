@@ -39,7 +39,7 @@ class Union(ReconstructingAttack):
     change, and that tokens are released without noise.
 
     Attributes:
-        passes: how many times ≥ 2 the same attacked records were sent; all rounds of the first sending come first.
+        passes: how many times ≥ 2 the same attacked records were sent, pass after pass.
         decoder: as in `BlackBox`; None is "mae" if tokens of the adversary's images come back in their places, and
             "set" otherwise.
         epochs: number ≥ 0 of epochs over the auxiliary images; None takes twice the audit's budget.
@@ -202,7 +202,7 @@ def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
     company = (company & ~alone).float().repeat_interleave(length, 1)  # [R, n, R]
     crossed = tokens[number, row].flatten(1, 2)  # [R, n, D]
     valid = there.repeat_interleave(length, 1)
-    away = crossed - crossed.mean((0, 1))  # what all tokens share would drown their differences
+    away = crossed - crossed.mean((0, 1))  # the common part of all tokens would hide their differences
     apart = distances(away, away)
     same_token = (apart <= _SAME * apart.mean((1, 2), keepdim=True)) & valid.unsqueeze(1) & valid.unsqueeze(2)
     within = torch.block_diag(*[torch.ones(length, length, device=row.device)] * passes).tril(-1)

@@ -47,7 +47,7 @@ class Unmix(ReconstructingAttack):
     and that the lower segment does not change. Without mixing it averages the passes, also if they are masked.
 
     Attributes:
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first.
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass.
         decoder: as in `BlackBox`.
         epochs: number ≥ 0 of epochs over the auxiliary images; None takes the number from the audit's budget.
         doublings: as in `BlackBox`.

@@ -48,7 +48,7 @@ _PLACE_IMAGES = 2_000  # most images; more hardly improve the places, and all to
 _CALIBRATION_EPOCHS = 2
 _UNTRIED = (0.1, 0.0)
 _UNTRIED_MIXED = (0.1, 0.3)
-# weights of total variation: small for exact releases, large for noisy ones
+# weights of total variation: small for exact releases, large for noisy releases
 _VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)
 _DISTANCES = (0.0, 0.3)  # weights of the distance: above 0 if a release leaves pixels undetermined
 
@@ -83,9 +83,9 @@ class WhiteBox(ReconstructingAttack):
             and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature ≥ 0 of the final order, in nats. At 0 each place gets one token (Hungarian); above 0 it
             gets a blend of likely tokens (Sinkhorn), which has a smaller squared error, but blurred structure.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. The
-            releases of an image are averaged first; with public masks, each position is averaged over the passes that
-            kept it. If images are mixed, one guess at an image must explain all releases that contain it.
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. The releases of an image are
+            averaged first; with public masks, each position is averaged over the passes that kept it. If images are
+            mixed, one guess at an image must explain all releases that contain it.
         parallel: number ≥ 1 of images optimized at a time.
 
     The result's `curve` is the attack's objective after each hundred steps: the matching error as a share of the

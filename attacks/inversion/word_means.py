@@ -73,8 +73,8 @@ def text_tokens(
         batch: texts per round.
 
     Returns:
-        Tokens [M, T, D]; the index of the text behind each released row, int64 [M]; the number of rows in a message;
-        and `seen_share`, [M, T] or None.
+        Tokens [M, T, D]; the index of the text of each row of tokens, int64 [M]; the number of rows in a message; and
+        the visible share of each token (`seen_share`), [M, T] or None.
     """
     tokens, sent, shares, rows = [], [], [], batch
     for number, part in enumerate(texts.split(batch)):

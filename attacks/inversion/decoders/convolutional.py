@@ -98,7 +98,7 @@ class _ResidualPicture(nn.Module):
 
 
 class _Pyramid(nn.Module):
-    """Two residual blocks; if `depth` > 0, a pyramid of depth − 1 on the halved picture adds its output between."""
+    """Two residual blocks; if `depth` > 0, the output of a pyramid on the halved picture is added between them."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
