@@ -66,7 +66,7 @@ class Adaptive(ReconstructingAttack):
     the way that was taken.
 
     Attributes:
-        passes: number R ≥ 2 of passes; all rounds of the first pass come first.
+        passes: number R ≥ 2 of passes; the recorded rounds come pass after pass.
         combine: how to combine passes. "average": the mean, in which noise shrinks by √R; tokens without a fixed
             position are first matched with their copies. "concatenate": on the channel axis, as in the paper. "pool":
             the T tokens of a row that recur most, each averaged over its copies. "intersect": like "pool", but all rows

@@ -31,9 +31,7 @@ _SENT = 5  # mean number of times that each token of a collected set is sent
 _RECUR = 0.5  # least share of the adversary's tokens that appear again in another sending
 _FEWEST = 50  # least number of complete token sets of each client
 _COMPONENTS = 128  # most components of tokens
-_SHRUNK = (
-    1e-6  # share of the mean variance that is added to every variance; small, as small variances distinguish places
-)
+_SHRUNK = 1e-6  # share of the mean variance that is added to each; small, since small variances distinguish places
 _TRIED = 2  # rounds of the adversary's images that are attacked as a test
 _TOLD = 0.5  # least share of clients of tokens that must be found, from 0 (chance) to 1 (all)
 _NOBODY = 1e9  # cost of assigning a token to an empty seat

@@ -147,7 +147,7 @@ class ImageFit(Resumable):
         return {"free": images, "kept": images, "optimizer": self._adam().state_dict()}
 
     def guess(self) -> tuple[Tensor, Tensor]:
-        """The images [R, C, H, W] in [0, 1], and the objective of each row, [N]."""
+        """The images of R records, [R, C, H, W] in [0, 1], and the objective of each of N released rows, [N]."""
         with torch.no_grad(), seeded(self._free.device, self._seed):
             images = self._problem.start if self._method.epochs == 0 else self._images().clamp(0, 1)
             return images.detach().clone(), self._final_objective()
@@ -193,7 +193,7 @@ class ImageFit(Resumable):
 
 @torch.no_grad()
 def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method: Method, progress: float) -> Tensor:
-    """Move released tokens to the positions that fit the present images: blended by Sinkhorn, or one token each."""
+    """Move released tokens to the positions that suit the present images: a blend (Sinkhorn), or one token each."""
     n, tokens, channels = problem.smashed.shape
     group = problem.group
     released = problem.smashed.reshape(n // group, group * tokens, channels)
@@ -221,7 +221,7 @@ class PlaceModel:
 
     @classmethod
     def fit(cls, examples: Tensor) -> PlaceModel:
-        """Fit the model to tokens [M, T, D] in order, M ≥ 2. Tokens are read in chunks, since there may be millions."""
+        """Fit the model to the ordered tokens of M ≥ 2 images, [M, T, D], in chunks, since tokens may be millions."""
         m, t, d = examples.shape
         parts = examples.split(max(1, PLACE_NUMBERS // (t * d)))
         mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)

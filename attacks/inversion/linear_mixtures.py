@@ -75,7 +75,7 @@ class Mixtures:
         return self.released.sum((0, 2)) / weight.clamp_min(1e-12).unsqueeze(1)
 
     def variances(self) -> tuple[float, float]:
-        """Estimate the variances of the release's noise and of a record's smashed data, both from the release."""
+        """Estimate from the release the variances of its noise and of a record's smashed data."""
         typical = self.typical()
         smashed, explained = self.solved(typical, NOISES[0])
         left = (self.released - self.predicted(smashed)).square().mean(3)

@@ -13,7 +13,7 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 
 
 def per_member(view: View) -> Tensor:
-    """Give each record in a release a row: the released row and, if public, the record's weight at each position.
+    """Give each record in a release a row of its own: the released row and, if public, the weight at each position.
 
     N rows of k records give N·k rows: [N·k, T, D + 1], [N·k, C + 1, H, W] or [N·k, D + 1] (vectors, with one weight),
     with the weights as the last channel. Without public weights, rows are only repeated, and the k records look alike.
@@ -37,10 +37,10 @@ def per_member(view: View) -> Tensor:
 
 
 def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
-    """Expand mixing weights [N, k, T] to the release's tokens or pixels: [N, k, L], [N, k, H·W], or [N, k, 1] if T = 1.
+    """Expand mixing weights [N, k, T] to L tokens or H·W pixels: [N, k, L] or [N, k, H·W]; [N, k, 1] if T = 1.
 
-    The positions of maps are squares of pixels. It raises `NotApplicable` if positions do not match the release, for
-    example if images were mixed before the cut.
+    The T positions of a feature map are squares of pixels. Raises `NotApplicable` if positions do not match the
+    release, for example if images were mixed before the cut.
 
     >>> by_cell(torch.tensor([[[0.0, 1.0]]]), torch.zeros(1, 3, 2, 4)).view(2, 4)
     tensor([[0., 0., 1., 1.],

@@ -85,7 +85,7 @@ class MixturePosterior(ReconstructingAttack):
     ) -> Reconstruction:
         """Send the adversary's images, solve for the clients' maps, and then for the attacked images.
 
-        It raises `NotApplicable` if it is hidden which clients are mixed or with which weights, the adversary's images
+        Raises `NotApplicable` if it is hidden which clients are mixed or with which weights, the adversary's images
         fill fewer than three rounds, a release has more than 8,192 numbers, or an answer is not finite.
         """
         check_forms(self, observation)
@@ -158,7 +158,7 @@ class _Sending:
         return Rows.of(self.query, self.own, some, self.batch, self.draws)
 
     def played(self, some: Tensor, passes: int) -> _Played:
-        """Send some of the adversary's images (indices int64 [n]) `passes` times, as the victims were sent."""
+        """Send some of the adversary's images (indices int64 [n]) `passes` times, like the attacked images."""
         rounds, there, truth = [], [], []
         for part in some[torch.randperm(len(some), generator=self.draws, device=some.device)].split(self.batch):
             answers = [self.query(self.own[part], self.draws) for _ in range(passes)]

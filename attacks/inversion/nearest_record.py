@@ -1,4 +1,4 @@
-"""Nearest-record inversion: guess the adversary's own record whose release is nearest to the victim's release."""
+"""Nearest-record inversion: guesses the adversary's own record whose release is nearest to the attacked release."""
 
 from __future__ import annotations
 

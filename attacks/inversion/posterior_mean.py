@@ -105,7 +105,7 @@ class PosteriorMean(ReconstructingAttack):
     ) -> Reconstruction:
         """Send the adversary's images, average their releases, train the network, and decode the attacked releases.
 
-        It raises `NotApplicable` if a released row mixes images, or the adversary's images fill fewer than two rounds.
+        Raises `NotApplicable` if a released row mixes images, or the adversary's images fill fewer than two rounds.
         """
         check_rows(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size

@@ -57,8 +57,8 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
     """Compute the probability that `seen` token j is the copy of `reference` token i, [G, n, n]; both are [G, n, D].
 
-    Rows and columns sum to about 1, and equal tokens share equally. `temperature` is twice the variance between copies
-    in a channel.
+    G groups hold n tokens each. Rows and columns of the result sum to about 1, and equal tokens share equally.
+    `temperature` is twice the variance between copies in a channel.
     """
     plan = distances(reference, seen)
     # every row has a 1, so no logarithms are needed; the limit keeps exponentials from underflow, which is slow

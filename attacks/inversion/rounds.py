@@ -1,4 +1,4 @@
-"""Tools for views (the releases of rounds): group or average passes of the same victims, and cut rows into chunks."""
+"""Tools for views (the releases of rounds): group or average passes of the same images, and cut rows into chunks."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ class WhiteBox(ReconstructingAttack):
 
 @dataclass(frozen=True)
 class _Own:
-    """Results from the adversary's images that are the same for all victims and computed only once."""
+    """Results from the adversary's images that are the same for all attacked images, and computed only once."""
 
     lower: nn.Module
     images: Tensor | None

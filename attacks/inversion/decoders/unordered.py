@@ -83,7 +83,7 @@ class SetDecoder(Decoder):
 
     @torch.no_grad()
     def know(self, release: Tensor, patches: Tensor) -> None:
-        """Fit the linear map from tokens to patches to released tokens with known patches [N, T, patch_dim]."""
+        """Set the linear map from tokens to patches by regression on tokens with known patches [N, T, patch_dim]."""
         fitted = AffineMap.fit(self.standardize(patch_tokens(release)), patches - 0.5, _CONTENT_RIDGE)
         self.content.weight.copy_((fitted.weight / fitted.scale.unsqueeze(1)).T)
         self.content.bias.copy_(fitted.bias - fitted.mean / fitted.scale @ fitted.weight)
