@@ -1,1 +1,1 @@
-"""Attacks that recover images from a release, with or without knowledge of the lower segment."""
+"""Attacks that reconstruct private records from the smashed data that clients release."""

@@ -1,4 +1,4 @@
-"""Adaptive inversion: releases of several passes of the same images are combined before they are decoded."""
+"""Adaptive inversion: combines several releases of the same images, then decodes the combination."""
 
 from __future__ import annotations
 
@@ -42,44 +42,44 @@ from privkit.constraints import Whole
 from privkit.torch_utils.seeded import seeded
 
 Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_released"]
-_TRIED = 8  # messages of own images from which the distance of copies is learned
-_SCALED = ("mae", "set", "message")  # decoders whose natural width would grow with the combined channels
+_TRIED = 8  # messages of the adversary's images from which the distance between copies of a token is estimated
+_SCALED = ("mae", "set", "message")  # decoders whose default width would grow with the combined channels
 _RIDGE = 1e-4
-# share of the variance of mean patches: .93 and more where tokens were right, .35 behind a spectral shuffle
+# least explained share of the variance of mean patches: it was .93 or more for right tokens, .35 for a spectral shuffle
 _SHOWN = 0.8
-_KNOWN = 1_000  # own images whose tokens show the patch behind a token
+_KNOWN = 1_000  # most of the adversary's images that show which patch belongs to a token
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(ReconstructingAttack):
-    """Inversion of several releases of the same images: they are combined, and a decoder trained on combined releases.
+    """Combines several releases of the same images, and decodes them with a decoder trained on combined releases.
 
-    The decoder is trained on the adversary's images, which are sent and combined in the same way as the attacked images
-    ("victims"). A pass is one sending of all images; the lower segment is the same in all passes, and the defense draws
-    fresh random numbers in each. We assume that the server knows which released rows of different passes hold the same
-    image and, for "intersect", that these rows are in the same messages. So the result is an upper bound for an
-    adversary who must link the rows first.
+    A pass is one sending of all images. The lower segment is the same in all passes, and the defense draws fresh random
+    numbers in each. A message holds several rows, i.e. the released data of one image each. The decoder is trained on
+    the adversary's images, which are sent and combined in the same way as the attacked images ("victims"). We assume
+    that the server knows which rows of different passes hold the same image and, for "intersect", that these rows are
+    in the same messages. So the result is an upper bound for an adversary who must link the rows first.
 
     If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
     (`own_tokens`). Then it shuffles these tokens itself instead of sending messages, and the decoder starts with the
-    map from tokens to patches. If tokens cannot be read, messages are sent anew in each epoch. The result's note says
-    which of the two was done.
+    map from tokens to patches. If tokens cannot be read, messages are sent anew in each epoch. The result's note names
+    the way that was taken.
 
     Attributes:
-        passes: how many times R ≥ 2 the same victims were sent; all rounds of the first sending come first.
-        combine: how to combine passes. "average": the mean, in which noise shrinks by √R; tokens without a fixed place
-            are first matched with their copies. "concatenate": on the channel axis, as in the paper. "pool": the T
-            tokens of a row that recur most, each averaged over its copies. "intersect": like "pool", but all rows of a
-            message compete for the message's tokens. "as_released": see below. "auto": "average" if the adversary's
-            images come back with their tokens in place or with public masks; otherwise "pool" if rows contain the same
-            tokens in each pass or a message is too large for "intersect"; otherwise "intersect".
-        decoder: as in `BlackBox`, except that None is "set" if tokens have no places and are not concatenated.
+        passes: number R ≥ 2 of passes; the recorded rounds come pass after pass.
+        combine: how to combine passes. "average": the mean, in which noise shrinks by √R; tokens without a fixed
+            position are first matched with their copies. "concatenate": on the channel axis, as in the paper. "pool":
+            the T tokens of a row that recur most, each averaged over its copies. "intersect": like "pool", but all rows
+            of a message compete for the message's tokens. "as_released": see below. "auto": "average" if the
+            adversary's images return with their tokens in position or with public masks; otherwise "pool" if rows
+            contain the same tokens in each pass, or if a message is too large for "intersect"; otherwise "intersect".
+        decoder: as in `BlackBox`, but None means "set" if tokens are matched, pooled or intersected.
         epochs: number ≥ 0 of epochs over the auxiliary images; None takes the number from the audit's budget.
         doublings: as in `BlackBox`.
         augment: as in `BlackBox`.
         align: whether "average" matches tokens first; None decides by a trial on the adversary's images.
-        read: largest number ≥ 0 of images whose tokens are read, by one message each, if a shuffle mixes a message's
-            images; None for all.
+        read: largest number ≥ 0 of the adversary's images whose tokens are read; None for all. If a shuffle mixes the
+            images of a message, reading takes at least one message for each image.
 
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
     all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, both for
@@ -180,7 +180,7 @@ class Adaptive(ReconstructingAttack):
     def _simulated(
         self, observation: ImageObservation, plan: _Plan, asked: int, draws: Generator
     ) -> tuple[SimulatedPasses | None, str]:
-        """Simulated passes without further queries after `asked` rounds of these, or None; and a note on the method."""
+        """Build `SimulatedPasses` to replace queries, or None if this is impossible; and a note for the result."""
         if not plan.simulable or self.read == 0 or not self.epochs or self.augment != "none":
             return None, ""
         try:
@@ -233,8 +233,8 @@ class Adaptive(ReconstructingAttack):
 class _Plan:
     combine: Combine  # never "auto"
     copies: float  # mean squared distance > 0 between two noisy copies of one token
-    places: bool  # whether tokens are averaged in the places where they came
-    simulable: bool = False  # whether passes of known own tokens can be simulated without sending them
+    places: bool  # whether tokens are averaged position by position, without matching
+    simulable: bool = False  # whether passes can be simulated from known tokens, without queries
 
     def view(self, same: Sequence[View], coins: Generator) -> View:
         number, messages = same[0].round, same[0].messages
@@ -264,12 +264,11 @@ class _Plan:
 
 
 def _messages(tokens: Tensor, messages: int) -> Tensor:
-    """Rows [N, T, D] as messages [M, B·T, D]."""
     return tokens.reshape(messages, -1, tokens.shape[2])
 
 
 def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
-    """In each of R rounds, permute the previous round's rows; all rounds on the channel axis, [N, T, R·D]."""
+    """Permute the tokens of each row R − 1 times in succession, and join the R results as channels, [N, T, R·D]."""
     permuted = [tokens]
     for _ in range(rounds - 1):
         order = torch.rand(tokens.shape[:2], generator=coins, device=tokens.device).argsort(1)
@@ -279,31 +278,31 @@ def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedPasses:
-    """Simulated answers to queries that are sent several times (in several passes), with the passes combined.
+    """Answers queries by simulation: shuffles tokens read from the adversary's images, and combines the passes.
 
-    It satisfies `privkit.attacks.base.Query`. An adversary who has read the tokens of its own images can shuffle them
-    as the clients do. Without noise, the clients' shuffle returns exact copies of these tokens, and passes differ only
-    in the rows in which a token appears. So these rows are drawn at random, and no copies have to be matched.
+    It satisfies `privkit.attacks.base.Query`. Without noise, the clients' shuffle returns exact copies of tokens, and
+    passes differ only in the rows in which a token appears. So these rows are drawn at random, and no copies have to be
+    matched.
     """
 
-    own: OwnTokens  # tokens that were read
-    geometry: Geometry  # how their patches lie over the image
+    own: OwnTokens  # tokens read from the adversary's images, with their patches
+    geometry: Geometry  # layout of the patches in an image
     passes: int  # number of passes, ≥ 1
-    size: int  # number B of rows of a message
+    size: int  # number B of rows in a message
     copies: float  # mean squared distance > 0 between two noisy copies of one token
-    pool: bool  # whether each row keeps its tokens, so that one pass holds all of them; else passes are intersected
+    pool: bool  # whether each row keeps its tokens, so that one pass holds all of them; if not, passes are intersected
 
     @cached_property
     def images(self) -> Tensor:
         return unpatchify(self.own.patches, self.geometry.patch, self.geometry.image_shape)
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Rows [N, T, D + 1] of whole messages of images; the last channel is the share of passes with the token."""
+        """Simulate the combined release of images, [N, T, D + 1]; last channel: share of passes that held the token."""
         rows, _ = self.released(found_among(self.images, images), draws)
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 
     def view(self, same: Sequence[View]) -> View | None:
-        """The attacked images' passes, combined like the passes of the adversary's images; None for "intersect"."""
+        """Put the attacked images' first pass into the form of simulated releases; None if passes are intersected."""
         if not self.pool:
             return None
         tokens = patch_tokens(same[0].smashed).float()
@@ -311,12 +310,12 @@ class SimulatedPasses:
         return View(round=same[0].round, smashed=smashed, messages=same[0].messages)
 
     def known(self, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Combined releases of up to 1,000 images, or of one message, and the patch behind each token, [N, T, P]."""
+        """Simulate releases of up to 1,000 of the adversary's images (at least a message); see `released`."""
         messages = max(1, min(_KNOWN, len(self.own.tokens)) // self.size)
         return self.released(torch.arange(messages * self.size), draws)
 
     def released(self, rows: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Combined releases of the images `rows`, int64 [N], and the patch behind each token, [N, T, P]."""
+        """Simulate releases [N, T, D + 1] of images (indices `rows` [N]); also return each token's patch, [N, T, P]."""
         tokens, patches = self.own.tokens[rows], self.own.patches[rows]
         n, t, _ = tokens.shape
         groups = (n, t) if self.pool else (n // self.size, self.size * t)
@@ -330,7 +329,7 @@ class SimulatedPasses:
         return torch.cat([tokens, support], 2), patches.reshape(n, t, -1)
 
     def _tracked(self, tokens: Tensor, order: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """The simulated result of `tracked` on tokens [M, B·T, D]: apparent copies are averaged and share visits."""
+        """Simulate the result of `tracked`: each token averaged over its copies, and its share of passes per row."""
         m, n, d = tokens.shape
         t, home = n // self.size, order // (n // self.size)
         kept = round(self.own.keep * t)
@@ -351,9 +350,9 @@ class SimulatedPasses:
 def _read(
     observation: ImageObservation, draws: Generator, images: int | None, asked: int
 ) -> tuple[OwnTokens, Geometry]:
-    """The tokens of the adversary's images, read by queries (after `asked` rounds), and the layout of their patches.
+    """Read the tokens of the adversary's images by queries, after `asked` other rounds; also return the patch layout.
 
-    It raises `NotApplicable` if they cannot be read, are too few for a training, or may be assigned to wrong patches.
+    Raises `NotApplicable` if tokens cannot be read, are too few for training, or may be assigned to wrong patches.
     """
     view, least = observation.views[0], 2 * observation.batch_size
     geometry = checked_geometry(observation, "reading own tokens")
@@ -374,11 +373,11 @@ def _read(
 
 
 def _explained_variance(own: OwnTokens) -> float:
-    """The share of the variance of images' mean patches that a linear map from tokens to patches explains, at most 1.
+    """Return the share ≤ 1 of the variance of images' mean patches that a linear map from tokens to patches explains.
 
-    A small share shows that tokens were assigned to wrong patches. The map is fitted to pairs of a token and its
-    supposed patch, from one half of the images. It is tested on the other half, by the mean patch of each image, which
-    does not depend on the order of tokens.
+    A small share shows that tokens were assigned to wrong patches. The map is fitted to tokens and their supposed
+    patches in half of the images. It is tested by the mean patch of each other image, which does not depend on the
+    order of tokens.
     """
     half = len(own.tokens) // 2
     patches = own.patches[half:].mean(1)

@@ -1,4 +1,4 @@
-"""Black-box inversion: train a decoder on the adversary's images, then decode the victim's release."""
+"""Black-box inversion: trains a decoder on the adversary's images, then decodes the attacked release."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
 
-_SCALED = 2_000  # most own records whose releases set the input scale of a decoder of table rows
+_SCALED = 2_000  # most of the adversary's records whose releases set the input scale of a decoder of table rows
 _UNORDERED = ("set", "message")  # decoders that ignore the order of tokens
 _Augment = Literal["none", "crop", "crop_flip"]
 
 _WARMUP_STEPS = 40
-_EXPLODED = 100.0  # mean square error of a decoder's output, for images in [0, 1], above which it diverged
+_EXPLODED = 100.0  # mean squared error of a decoder's output, for images in [0, 1], above which training diverged
 _STEP_ROWS = 64
 """Most rows in a training step, if the decoder reads each row by itself: many clients make large rounds."""
 COMPILE_FROM_STEPS = 2_000  # least steps at which torch.compile saves time
@@ -55,14 +55,16 @@ class BlackBox(ReconstructingAttack):
             "crop_flip" for horizontal flips as well.
         learning_rate: peak > 0 of AdamW's cosine schedule; None for the decoder's default (for "mae" 0.4/width; the
             authors have 1.5e-4 at width 768).
-        width: number ≥ 1 of decoder channels, for "mae" a multiple of 16; None for a size scaled to the model.
-        depth: number ≥ 1 of decoder blocks or halvings; None for a size scaled to the model.
+        width: number ≥ 1 of decoder channels, for "mae", "set", "message" a multiple of 16; None for a size scaled to
+            the model.
+        depth: number ≥ 1 of decoder blocks or (in convolutional decoders) halvings; None for a size scaled to the
+            model.
         fraction: share in (0, 1] of the auxiliary images that the adversary has; the papers on mixing also use 0.1.
 
     Table rows have their own decoder (`CellDecoder`): leave `decoder` and `augment` at their defaults.
 
     A tenth of the auxiliary images, but at least one message, is held out. The result's `curve` is the MSE on the
-    held-out images (for table rows, the training error); it does not use the attacked images.
+    held-out images (for table rows, the training objective on held-out rows); it does not use the attacked images.
 
     Source: Yao et al., patch shuffling, Eq. 3 and §V-B.1; AdamW (.9, .95), 40 warm-up steps and the cosine as in the
     authors' repository.
@@ -103,7 +105,7 @@ class BlackBox(ReconstructingAttack):
         session: Session | None = None,
         begin: Callable[[Decoder], object] = lambda decoder: None,
     ) -> Reconstruction:
-        """Run the attack with prior knowledge, which the function `begin` puts into the new decoder."""
+        """Run the attack; the function `begin` first puts prior knowledge into the new decoder."""
         epochs = planned_epochs(self.epochs)
         check_inputs(self, observation)
         device = observation.views[0].smashed.device
@@ -117,8 +119,8 @@ class BlackBox(ReconstructingAttack):
                 f"black_box trains on messages as large as the victim's ({batch} records) and holds one out: it needs "
                 f"at least {2 * batch} auxiliary records, got {len(auxiliary)}"
             )
-        held_out = max(batch, len(auxiliary) // 10)  # a smaller message would be mixed less than the victim's
-        root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves
+        held_out = max(batch, len(auxiliary) // 10)  # a smaller message would mix fewer records than the victim's
+        root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: seed of draws inside modules
         with seeded(torch.device("cpu"), root):  # torch's initialisers know only the global generator
             decoder = self._decoder(auxiliary[:-held_out], observation, root).to(device)
         begin(decoder)
@@ -156,7 +158,6 @@ class BlackBox(ReconstructingAttack):
 
 
 def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
-    """Decoded images of one view's rows; fewer rows at once if memory runs out and rows are independent."""
     if decoder.whole_message:
         return decoder.guess(rows)
     return in_chunks(lambda part: decoder.guess(rows[part]), len(rows), len(rows))
@@ -164,29 +165,29 @@ def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) -> Tensor:
-    """The clients' releases of the adversary's records: one row for each record of every whole message."""
+    """Query the clients' releases of the adversary's records, a row for each; an incomplete message is left out."""
     whole = len(own) // observation.batch_size * observation.batch_size
     answers = [given(observation.query)(rows, draws) for rows in own[:whole].split(observation.batch_size)]
     return torch.cat([per_member(answer.view) for answer in answers])
 
 
 class _DecoderTraining(Learner):
-    """Training with AdamW and a one-cycle learning rate; satisfies `privkit.attacks.fit.Training`."""
+    """Trains a decoder with AdamW and a one-cycle learning rate; satisfies `privkit.attacks.fit.Training`."""
 
     def __init__(
         self,
         decoder: Decoder,  # on the device of the images
         query: Query,  # runs the clients' defended lower segments on one message of images
-        train: Tensor,  # images [N, C, H, W] in [0, 1] or other records, N at least a message
-        # likewise; an epoch's objective is the decoder's error on them, of images the mean square one
+        train: Tensor,  # images [N, C, H, W] in [0, 1] or other records; N is at least the size of a message
+        # records like `train`; an epoch's objective is the decoder's error on them, for images the MSE
         held_out: Tensor,
         *,
         batch: int,  # images per message
         epochs: int,  # epochs of this cycle, which set the schedule
         before: int = 0,  # epochs of the cycles before this one
         augment: _Augment,  # as in `BlackBox`
-        learning_rate: float | None,  # peak; None for the decoder's own
-        seeds: tuple[int, int],  # seeds of the epochs' draws, and of what modules draw themselves
+        learning_rate: float | None,  # peak; None for the decoder's default
+        seeds: tuple[int, int],  # seed of the epochs' draws, and seed of the modules' own draws
     ) -> None:
         self.decoder, self._query, self._augment = decoder, query, augment
         self._train, self._held_out, self._batch = train, held_out, batch
@@ -229,7 +230,7 @@ class _DecoderTraining(Learner):
 
     @torch.no_grad()
     def _held_out_errors(self) -> tuple[float, float]:
-        """Mean squared errors of clamped and of unclamped guesses, with the same random draws after every epoch."""
+        """Mean squared errors on held-out records, of clamped and of unclamped guesses; draws are always the same."""
         draws = Generator(self._held_out.device).manual_seed(self._root)
         total, raw, count = 0.0, 0.0, 0
         self.decoder.eval()
@@ -243,7 +244,7 @@ class _DecoderTraining(Learner):
 
 
 def _augmented(images: Tensor, augment: _Augment, draws: Generator) -> Tensor:
-    """The images after random shifts by up to an eighth of the side, and flips, by one gather for the whole batch."""
+    """Shift each image at random by up to an eighth of its side; "crop_flip" also flips half of the images."""
     if augment == "none":
         return images
     n, _, h, w = images.shape

@@ -1,4 +1,4 @@
-"""The `Mounting` of attacks whose field `epochs` may come from an audit's budget."""
+"""How an audit runs attacks whose number of epochs may come from its budget (their `Mounting`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 
 class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
-    """An attack that trains for `epochs` epochs; with 0 epochs it is the untrained version of itself."""
+    """An attack that trains for `epochs` epochs; 0 means no training, None leaves the number to the audit's budget."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -21,9 +21,10 @@ class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
 
 
 def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **in_controls: object) -> ImageMounting:
-    """The `Mounting` of an attack that takes its epochs from an audit (times `share`), unless it sets their number.
+    """Build the `Mounting` of an attack, i.e. the conditions under which an audit runs it.
 
-    In control experiments it trains `steps` steps, with the values `in_controls` of further fields.
+    If the attack's `epochs` is None, it takes `share` times the audit's epochs. In control experiments (tests of the
+    attack), it trains about `steps` steps, with further fields set to `in_controls`.
     """
     return Mounting(
         budget_share=share if attack.epochs is None else 0.0,
@@ -33,7 +34,7 @@ def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **
 
 
 def planned_epochs(epochs: int | None) -> int:
-    """The number of training epochs, which an audit must have set by now (else ValueError)."""
+    """Return `epochs`. None raises ValueError, since an audit must have set the number by now."""
     if epochs is None:
         raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")
     return epochs

@@ -1,8 +1,8 @@
-"""Fingerprints: each client's own network marks its tokens, so a shuffled mixture of clients can be separated.
+"""Fingerprints: separates shuffled mixtures of clients whose different networks leave marks in their tokens.
 
 Clients that learn separate lower segments send tokens with different distributions. The distributions also differ
-between the places in an image. So an adversary who knows these distributions, from tokens of its own images, can infer
-the client and the place of each token in an unknown mixture.
+between positions ("places") in an image. So an adversary who knows these distributions, from tokens of its own images,
+can infer the client and the place of each token in an unknown mixture.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from privkit.constraints import Count
 from privkit.torch_utils.seeded import seeded
 
 _SENT = 5  # mean number of times that each token of a collected set is sent
-_RECUR = 0.5  # least share of own tokens that come back in another row
-_FEWEST = 50  # least whole sets of each client
+_RECUR = 0.5  # least share of the adversary's tokens that appear again in another sending
+_FEWEST = 50  # least number of complete token sets of each client
 _COMPONENTS = 128  # most components of tokens
-_SHRUNK = 1e-6  # share of a law's mean variance, added to each: small directions tell places apart
-_TRIED = 2  # rounds of own images in the role of victims
-_TOLD = 0.5  # least share of own tokens' owners that laws must tell, on the way from chance to certainty
-_NOBODY = 1e9  # cost of a token on an empty seat
+_SHRUNK = 1e-6  # share of the mean variance that is added to each; small, since small variances distinguish places
+_TRIED = 2  # rounds of the adversary's images that are attacked as a test
+_TOLD = 0.5  # least share of clients of tokens that must be found, from 0 (chance) to 1 (all)
+_NOBODY = 1e9  # cost of assigning a token to an empty seat
 _NUMBERS_AT_ONCE = 2**24
 
 
@@ -43,16 +43,17 @@ class Fingerprints(ReconstructingAttack):
     """Find the client and place of each token in a shuffled mixture, by the distributions of each client's tokens.
 
     The adversary sends its own images many times. Tokens of one image that appear again in several mixtures with the
-    same client form an unordered set; their places follow from the image's content (`TokenMaps`). These maps then
-    locate the tokens in all released rows of the adversary's images, which gives a distribution of tokens for each
-    client and place. By these distributions, each token of an attacked row gets its most likely client and place. A
-    regression for each client guesses images from these tokens, as in `SeenTokens`. The attacked images need to be sent
-    only once. If clients share a lower segment, their tokens have no marks, and the attack is not applicable.
+    same client form an unordered set; maps from the image's content to its tokens (`TokenMaps`) give their places.
+    These maps then locate the tokens in all released rows of the adversary's images, which gives a distribution of
+    tokens for each client and place. By these distributions, each token of an attacked row gets its most likely client
+    and place. A regression for each client guesses images from these tokens, as in `SeenTokens`. The attacked images
+    need to be sent only once. If clients share a lower segment, their tokens have no marks, and the attack is not
+    applicable.
 
     Attributes:
         images: largest number ≥ 1 of the adversary's images that are sent.
-        sets: number ≥ 1 of these images whose token sets are collected. Each is sent 5·k times by every client, if a
-            released row mixes k images.
+        sets: number ≥ 1 of these images whose token sets are collected, from 5·k sendings by every client if rows mix k
+            images.
         repeats: number ≥ 1; each image is sent `repeats`·k times by every client to read its tokens.
         components: number ≥ 1 of principal components of all tokens of an image together, as in `SeenTokens`.
 
@@ -75,9 +76,9 @@ class Fingerprints(ReconstructingAttack):
     ) -> Reconstruction:
         """Collect the adversary's token sets, find places, learn the tokens' distributions, and decode attacked rows.
 
-        It raises `NotApplicable` if releases are not a grid of tokens, it is unknown which clients a row mixes, the
-        adversary's images fill fewer than five rounds, tokens change from one sending to the next, or clients cannot be
-        distinguished.
+        Raises `NotApplicable` if releases are not a grid of tokens, it is unknown which clients a row mixes, the
+        adversary's images fill fewer than five rounds, tokens change from one sending to the next, a client has fewer
+        than 50 complete token sets, or clients cannot be distinguished.
         """
         check_forms(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
@@ -139,7 +140,6 @@ class _Axes:
         return cls(tokens.mean(0), torch.linalg.eigh(away.T @ away)[1][:, -_COMPONENTS:].float())
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Tokens [..., D] -> components [..., q]."""
         return (tokens - self.middle) @ self.basis
 
 
@@ -150,7 +150,7 @@ class _Client:
 
     @classmethod
     def of(cls, tokens: Tensor, there: Tensor, expected: Tensor, images: Tensor, most: int) -> _Client:
-        """Learn from tokens [n, T, q] in their places; `expected` replaces tokens that are not `there`, bool [n, T]."""
+        """Fit to tokens [n, T, q] in place; `expected` [n, T, q] replaces tokens missing in `there`, bool [n, T]."""
         whole = torch.where(there.unsqueeze(2), tokens, expected.float())
         return cls(PlaceLaws.fit(whole, whole.shape[2], _SHRUNK), Covariances.of(whole, images, most))
 
@@ -158,22 +158,22 @@ class _Client:
 @dataclass(frozen=True)
 class _Rows:
     tokens: Tensor  # [N, L, q]
-    clients: Tensor  # int64 [N, k], the client on each seat, −1 on an empty one
-    images: Tensor  # int64 [N, k], the own image there; 0 where there is none
+    clients: Tensor  # int64 [N, k], the client on each seat, −1 on an empty seat
+    images: Tensor  # int64 [N, k], the adversary's image on each seat; 0 on an empty seat
     still: bool  # whether tokens lie in their places
 
     def known(self, maps: Sequence[TokenMaps], shown: Shown) -> tuple[Tensor, Tensor]:
-        """Seat (member of the row) and place of each token, int64 [N, L], found by using the known images."""
+        """Find each token's image among k mixed images (seat) and its place, int64 [N, L] each, knowing the images."""
         return self._assigned(
             lambda client, row, seat: maps[client].costs(self.tokens[row], shown.all[self.images[row, seat]])
         )
 
     def read(self, clients: Sequence[_Client]) -> tuple[Tensor, Tensor]:
-        """Seat (member of the row) and place of each token, found only by the distributions of clients and places."""
+        """Find each token's seat and place, both int64 [N, L], by the clients' distributions of tokens alone."""
         return self._assigned(lambda client, row, seat: clients[client].law.costs(self.tokens[row]))
 
     def _assigned(self, costs: Callable[[int, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Member of the row and place of each token: the cheapest places, each for its cheapest member."""
+        """Assign tokens to places one to one, at the least total cost; each place costs as for the cheapest image."""
         (count, mixed), length = self.clients.shape, self.tokens.shape[1]
         seats, places = [], []
         for part in torch.arange(count, device=self.tokens.device).split(
@@ -193,7 +193,7 @@ class _Rows:
         return torch.cat(seats), torch.cat(places)
 
     def placed(self, maps: Sequence[TokenMaps], shown: Shown, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each client, the mean token of `count` images at each place, [n, T, q], and whether any came, [n, T]."""
+        """Yield each client's mean token of n images at each place, [n, T, q], and whether any was seen, [n, T]."""
         seat, place = self.known(maps, shown)
         client, image = self.clients.gather(1, seat), self.images.gather(1, seat)
         for number in range(len(maps)):
@@ -205,13 +205,13 @@ class _Rows:
             yield total / met.clamp_min(1).unsqueeze(2), met > 0
 
     def agreement(self, maps: Sequence[TokenMaps], shown: Shown, clients: Sequence[_Client]) -> tuple[float, float]:
-        """Shares of tokens whose owner, and place, are the same by distributions alone and with known images."""
+        """Shares in [0, 1] of tokens whose image, and whose place, are the same in `read` and in `known`."""
         pairs = zip(self.known(maps, shown), self.read(clients), strict=True)
         owners, places = (float((known == read).float().mean()) for known, read in pairs)
         return owners, places
 
     def decoded(self, clients: Sequence[_Client], penalty: float) -> Tensor:
-        """Guesses at each image of each row, [N·k, P] in [0, 1]."""
+        """Guess the k images of each of N rows, [N·k, P], P pixel values in [0, 1]."""
         seat, place = self.read(clients)
         row = torch.arange(len(seat), device=seat.device).unsqueeze(1).expand_as(seat)
         tokens = self.tokens.new_zeros(*self.clients.shape, *self.tokens.shape[1:])
@@ -230,20 +230,20 @@ class _Wire:
     query: Query
     own: Tensor
     batch: int  # images of a round
-    share: int  # each client's images among them
+    share: int  # number of images of each client in a round
     tokens: int  # number of tokens of an image
     draws: Generator
 
     def everywhere(self, images: Tensor) -> list[Tensor]:
-        """Rounds of image indices in which every client sends each image once."""
+        """Arrange image indices in rounds, so that every client sends each image once."""
         clients = range(0, self.batch, self.share)
         return [part.roll(start) for part in images.split(self.batch) for start in clients]
 
     def sets(self, images: Tensor, times: int) -> tuple[list[tuple[Tensor, Tensor]], bool]:
-        """The complete token sets of images at each client: all T tokens of the image as this client sends them.
+        """Collect complete token sets at each client: all T tokens of an image as this client sends them.
 
-        Every client sends each of the images (indices) the given number of times. Returns n sets [n, T, D] and the
-        indices of their images for each client, and whether tokens stay in place.
+        Every client sends each of `images` (indices) `times` times. Returns for each client n sets [n, T, D] and the
+        indices of their images, [n]; and whether tokens stay in place.
         """
         found, recurring, kept = [], [], []
         for part in self.everywhere(images):
@@ -280,7 +280,7 @@ class _Wire:
         return answer.view, torch.where(answer.members >= 0, order[answer.members.clamp_min(0)], -1)
 
     def rows(self, rounds: Sequence[Tensor], times: int, axes: _Axes, still: bool) -> _Rows:
-        """The answers to these rounds of images, each sent the given number of times."""
+        """Send each round of images (indices) `times` times, and return the released rows."""
         found = []
         for part in rounds:
             for _ in range(times):

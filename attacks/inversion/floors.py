@@ -1,4 +1,4 @@
-"""The floors: guesses that ignore the release. Every attack must have a smaller error."""
+"""Floors, i.e. guesses that ignore the release; an attack that works has a smaller error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 
 def victims(views: Sequence[View]) -> int:
-    """Number of guesses that an attack must return: one for each image in each released row."""
+    """Count the guesses that an attack must return: one for each image in each released row."""
     return sum(len(view.smashed) * view.mixed for view in views)
 
 

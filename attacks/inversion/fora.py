@@ -1,4 +1,4 @@
-"""FORA: a passive server trains a simulator of the client until its releases have the recorded distribution."""
+"""FORA: a passive server trains a simulator of the client until simulated and recorded releases look alike."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # as in the authors' released s
 class FORA(ReconstructingAttack):
     """Passive attack without queries: a network learns to simulate the client's releases, and a decoder learns from it.
 
-    The simulator maps the adversary's images to releases. It is trained so that a discriminator cannot distinguish them
-    from the recorded releases, and so that the multi-kernel discrepancy (`mk_mmd`) between the two is small. The
-    decoder learns to reconstruct images from simulated releases, and then decodes the recorded releases. The attack
-    uses neither queries nor labels nor a segment of the server.
+    The simulator maps the adversary's images to simulated releases. It is trained so that a discriminator cannot
+    distinguish simulated from recorded releases, and so that the multi-kernel discrepancy (`mk_mmd`) between the two is
+    small. The decoder learns to reconstruct images from simulated releases, and then decodes the recorded releases. The
+    attack uses neither queries nor labels nor a segment of the server.
 
     Attributes:
         epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
-        recipe: "strong" (a logistic discriminator) or "released" (the authors' Wasserstein discriminator with gradient
-            penalty). Learning rates that are None take the recipe's value, given below for "strong" and "released".
+        recipe: "strong" (logistic discriminator) or "released" (the authors' Wasserstein critic with gradient penalty).
         mmd_weight: weight w in [0, 1] of the discrepancy; the discriminator has the weight 1 − w.
-        learning_rate: learning rate of Adam on simulator and decoder, > 0; 1e-3 and 1e-4.
-        discriminator_rate: learning rate of Adam on the discriminator, > 0; 1e-3 and 3e-4.
+        learning_rate: learning rate > 0 of Adam on simulator and decoder; None for 1e-3 ("strong") or 1e-4
+            ("released").
+        discriminator_rate: learning rate > 0 of Adam on the discriminator; None for 1e-3 ("strong") or 3e-4
+            ("released").
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
-            more than once, or if records are mixed with public weights, each record's own release is solved for first
-            (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
+            several times, each record's release is first solved for (`Unmixed`).
 
-    A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on their simulated releases,
-    which does not show how close the simulator is to the client.
+    A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on simulated releases of the
+    held-out images, which does not show how close the simulator is to the client.
 
     Source: Xu et al. 2024, "A stealthy wrongdoer: feature-oriented reconstruction attack against split learning", with
     the loss weights of the authors' code. The authors' attack runs during training; this attack uses the releases of
@@ -70,7 +70,7 @@ class FORA(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """1.5 times the audit's epochs, because two networks must converge before the decoder is useful."""
+        """Take 1.5 times the audit's epochs, because two networks must converge before the decoder is useful."""
         return replace(
             mounted(self, 1.5, _CONTROL_STEPS),
             passes=self.passes,
@@ -86,7 +86,7 @@ class FORA(ReconstructingAttack):
 
 
 class FORATraining(SimulatorTraining[FORA]):
-    """Training of FORA's simulator and decoder, with a discriminator of releases."""
+    """Trains FORA's simulator and decoder, with a discriminator of releases."""
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         rows = self.given.rows.cpu()
@@ -109,12 +109,11 @@ class FORATraining(SimulatorTraining[FORA]):
         return self._objective(fooled, apart.detach()) + adversarial + error.detach()
 
     def _objective(self, fooled: Tensor, apart: Tensor) -> Tensor:
-        """The simulator's loss: the weighted sum of the discriminator's term and of the discrepancy."""
         weight = self.attack.mmd_weight
         return (1 - weight) * fooled + weight * apart
 
     def _oppose(self, rows: Tensor, fake: Tensor, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of the discriminator: its loss, the simulator's loss, and the latter's gradient by `fake`."""
+        """Update the discriminator; return its loss, the simulator's loss, and the gradient of the latter at `fake`."""
         if self.attack.recipe == "strong":
             return self._discriminate("releases", rows, None, fake, None)
 

@@ -1,4 +1,4 @@
-"""Optimization of many images at once, until a known lower segment maps them to the victims' releases."""
+"""Optimization of many images at once, until a known lower segment maps them to the recorded releases."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _SINKHORN_STEPS = 30
 # an error 40 dB below the release's variance counts as explained: no image metric shows smaller errors
 _EXPLAINED = 1e-4
 _COOLED = 0.5  # share of the order's cooling that a further cycle skips, since tokens then have their places
-HOME = 2.0  # nats for a token's own row: batch shuffling that keeps .4 of ten images' tokens
+HOME = 2.0  # nats in favor of a token's own row, as if batch shuffling of ten images kept .4 of the tokens there
 RESTART_NOISE = 0.25
-_EDGE = 0.02  # a sigmoid's gradient dies at 0 and 1
-_SHRINKAGE = 0.1  # share of the pooled covariance in each place's own: a corner that is always black has none
+_EDGE = 0.02  # start's least distance from 0 and 1, where a sigmoid's gradient vanishes
+_SHRINKAGE = 0.1  # share of the pooled covariance in each place's covariance, since a corner may always be black
 _PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
 PLACE_NUMBERS = 2**24  # most numbers at a time, 64 MiB in float32; it changes no result
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The released rows with k images each, and the knowledge about them before the first step."""
+    """What is given to the optimization: released rows, each of k mixed images, and knowledge about the images."""
 
     smashed: Tensor  # [N, ...], as in `View`
     start: Tensor  # [R, C, H, W] in [0, 1], a guess for each of R records; R = N·k if `records` is None
@@ -39,7 +39,7 @@ class Problem:
     weights: Tensor | None = None  # public weights [N, k, T], or None
     # int64 [N, k], the guesses that belong to each row; None if row n holds guesses n·k to n·k + k − 1
     records: Tensor | None = None
-    anchor: Tensor | None = None  # images near which the guess is kept, like `start`; None for the start itself
+    anchor: Tensor | None = None  # [R, C, H, W], images near which the guess is kept; None for `start`
     places: Tensor | None = None  # [N, T, T], cost in nats of token t at place s, or None
     # number of rows that share guesses or tokens and are kept or restored together; 1 if rows are independent
     group: int = 1
@@ -87,9 +87,9 @@ class ImageFit(Resumable):
 
     It satisfies `privkit.attacks.fit.Training`. An epoch has a hundred steps. Adam works coordinate by coordinate, so
     released rows do not affect each other. If the optimization goes on beyond its planned epochs (a further cycle),
-    Adam and the learning rate start again from the present images, but a sought order of tokens stays as sharp as it
-    was. If a cycle does not lower the objective of a row (or of a group of rows that share images or tokens), the row's
-    (or group's) earlier images are restored.
+    Adam and the learning rate start again from the present images, and the search for an order of tokens skips half of
+    its cooling. If a further cycle does not lower the objective of a row (or of a group of rows that share images or
+    tokens), the earlier images of the row (or group) are restored.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class ImageFit(Resumable):
             self._target = take(self._target, drawn.argsort(1).to(self._target.device))
 
     def epoch(self, number: int) -> float:
-        """Take a hundred steps, and return the rows' mean objective after them; NaN if a pixel is not finite."""
+        """Take a hundred steps; return the mean objective of rows, at least 1e-4, or NaN if a pixel is not finite."""
         method, free, total = self._method, self._free, self._length * STEPS_AN_EPOCH
         now, cooled = number - self._before, _COOLED if self._before else 0.0
         with seeded(free.device, self._seed + number):
@@ -147,7 +147,7 @@ class ImageFit(Resumable):
         return {"free": images, "kept": images, "optimizer": self._adam().state_dict()}
 
     def guess(self) -> tuple[Tensor, Tensor]:
-        """Images [R, C, H, W] in [0, 1], and the objective of each row [N]."""
+        """The images of R records, [R, C, H, W] in [0, 1], and the objective of each of N released rows, [N]."""
         with torch.no_grad(), seeded(self._free.device, self._seed):
             images = self._problem.start if self._method.epochs == 0 else self._images().clamp(0, 1)
             return images.detach().clone(), self._final_objective()
@@ -172,7 +172,6 @@ class ImageFit(Resumable):
         return self._free.sigmoid() if self._method.bounds == "sigmoid" else self._free
 
     def _objective(self) -> Tensor:
-        """The objective of each released row, [N]."""
         problem, x = self._problem, self._images()
         seats = problem.seats
         gap = mixed_release(self._lower(x)[seats], problem.mixed, problem.weights) - self._target
@@ -183,7 +182,7 @@ class ImageFit(Resumable):
 
     @torch.no_grad()
     def _final_objective(self) -> Tensor:
-        """The objective with the sharp order of the last epoch: blended orders of earlier epochs are not comparable."""
+        """The objective of each row, [N], with the sharp order of the last epoch, so that epochs are comparable."""
         if self._rearranges:
             self._rearrange(1.0)
         return self._objective()
@@ -194,7 +193,7 @@ class ImageFit(Resumable):
 
 @torch.no_grad()
 def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method: Method, progress: float) -> Tensor:
-    """Released tokens at their present best places: blended by Sinkhorn's plan, or one per place by assignment."""
+    """Move released tokens to the positions that suit the present images: a blend (Sinkhorn), or one token each."""
     n, tokens, channels = problem.smashed.shape
     group = problem.group
     released = problem.smashed.reshape(n // group, group * tokens, channels)
@@ -202,7 +201,7 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
     if problem.places is not None:
         costs = costs + problem.places.repeat(1, 1, group).view(n // group, group * tokens, group * tokens)
     scale = 1.0 if problem.places is not None else 0.002  # costs in nats, or in shares of their mean
-    if group > 1:  # images that start as one are told apart by nothing else
+    if group > 1:  # nothing else distinguishes images that start alike
         row = torch.arange(group * tokens, device=costs.device) // tokens
         costs = costs - HOME * scale * (row.unsqueeze(1) == row)
     if progress >= 0.5 and method.temperature == 0:
@@ -213,7 +212,7 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """How likely each place is for a released token: a Gaussian for each place, in principal components."""
+    """How likely each position ("place") is for a released token: one Gaussian each, in principal components."""
 
     mean: Tensor  # mean of all tokens, [D]
     axes: Tensor  # [D, d], map to d principal components of variance 1
@@ -222,7 +221,7 @@ class PlaceModel:
 
     @classmethod
     def fit(cls, examples: Tensor) -> PlaceModel:
-        """Fit the model to tokens [M, T, D] in order, M ≥ 2. Tokens are read in chunks, since there may be millions."""
+        """Fit the model to the ordered tokens of M ≥ 2 images, [M, T, D], in chunks, since tokens may be millions."""
         m, t, d = examples.shape
         parts = examples.split(max(1, PLACE_NUMBERS // (t * d)))
         mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)
@@ -242,7 +241,7 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """−ln of the likelihood of place s for token t, [N, T, T], up to a constant of each token in [N, T, D]."""
+        """The cost [N, T, T] of each token of [N, T, D] (axis 1) at each place (axis 2): −ln likelihood + constant."""
         places, kept = self.means.shape
         costs = []
         for part in released.flatten(0, 1).split(max(1, PLACE_NUMBERS // (places * kept))):

@@ -29,16 +29,16 @@ class JigsawWhiteBox(ReconstructingAttack):
 
     If the clients run a block after the defense, its effect is undone first (`known_lower.before_block`), in the
     recorded releases and in answers to queries. If the adversary can query, the weights of the image priors are chosen
-    on some of its own images. The jigsaw, which did not learn from these images, orders their releases. So the weights
-    suit an order with some misplaced tokens, which needs stronger priors.
+    on some of its own images. The jigsaw did not learn from these images, and orders their releases with some mistakes.
+    So the chosen weights suit an order with some misplaced tokens, which needs stronger priors.
 
     Attributes:
         pairs: how the jigsaw scores pairs of tokens, as in `Jigsaw`.
         keep: share in [0, 1] of tokens that stay in their image's row, as in `Jigsaw`.
-        kicks: number ≥ 0 of rounds of ruin and recreate, as in `Jigsaw`.
+        kicks: number ≥ 0 of rounds of ruin-and-recreate search, as in `Jigsaw`.
         pieces_epochs: number ≥ 0 of epochs of the jigsaw (`Jigsaw.epochs`).
-        epochs: number of epochs of the inversion, as in `WhiteBox`; 0 gives the start of the optimization, in the
-            solved order.
+        epochs: number ≥ 0 of epochs of the inversion, as in `WhiteBox`; 0 returns its initial images, in the solved
+            order.
         total_variation: weight ≥ 0 of the total-variation prior, as in `WhiteBox`.
         l2: weight ≥ 0 of the l2 prior, as in `WhiteBox`.
 
@@ -87,7 +87,7 @@ class JigsawWhiteBox(ReconstructingAttack):
         observation = replace(observation, lower=lower)
 
         ask, batch = observation.query, observation.batch_size
-        tries = ask is not None and len(own) >= 4 * batch  # the white box tries its priors on the last round of them
+        tries = ask is not None and len(own) >= 4 * batch  # the last round of images is for the white box's priors
         tries = tries and observation.rules.allow(OWN_ROUNDS + 1)
         learned = replace(observation, auxiliary=own[:-batch], auxiliary_labels=None) if tries else observation
         solver, saved = self.jigsaw.learn(learned, generator, session)

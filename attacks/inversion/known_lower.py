@@ -23,20 +23,20 @@ _UNDONE = 1e-3  # relative residual of a row above which a note says that the bl
 _ROWS_UNDONE = 256  # rows that are undone at a time
 
 _DRAWS, _UNBIASED = 8, 2.0
-"""Outputs of a segment that draws, and how many variances of their mean the noise-free output may be away from it."""
-_FRESH_STD = 0.02  # deviation of parameters that no module knows how to draw: class tokens, position embeddings
+"""Noisy outputs that are averaged; largest squared bias of the noise-free output, in variances of the average."""
+_FRESH_STD = 0.02  # standard deviation of parameters without an own initialization, such as class tokens
 
 
 def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
-    """A copy in evaluation mode whose weights take no gradient; the original is unchanged."""
+    """Copy a segment in evaluation mode, with weights that take no gradient; the original is unchanged."""
     return deepcopy(lower).to(device).eval().requires_grad_(False)
 
 
 @torch.no_grad()
 def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
-    """A lower segment without the Gaussian noise that it draws, for attacks that compare its outputs one by one.
+    """Remove the Gaussian noise that a lower segment draws, for attacks that compare its outputs one by one.
 
-    The noise-free segment is used only if the noisy outputs scatter about its outputs. Training needs the noise.
+    Returns the segment unchanged if the noise-free output is not the mean of noisy outputs. Training needs the noise.
     """
     made = WithoutNoise(lower)
     with seeded(records.device, 0):
@@ -46,7 +46,7 @@ def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
 
 
 def fresh(lower: nn.Module, seed: int) -> nn.Module:
-    """A copy of a lower segment's architecture with new weights, drawn from `seed`; it keeps no weight."""
+    """Copy a lower segment's architecture, with new weights drawn from `seed`; no weight is kept."""
     clone = deepcopy(lower).cpu().eval()
     with torch.no_grad(), seeded(torch.device("cpu"), seed):
         for parameter in clone.parameters():
@@ -62,7 +62,7 @@ def fresh(lower: nn.Module, seed: int) -> nn.Module:
 def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
     """Mix smashed data [N·k, ...] with public weights, as the clients do: k consecutive records give one of N rows.
 
-    `share` [N, k, T] is the weight of each record at each of T positions (T = 1: all of them); None for k = 1.
+    `share` [N, k, T] is the weight of each record at each of T positions (T = 1: at all positions); None for k = 1.
 
     Source: the mixing of CutMix and Mixup at the cut, Oh et al., DP-CutMixSL, Eq. 6-7.
     """
@@ -79,9 +79,7 @@ def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
 
 
 def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:
-    """Raise `NotApplicable` unless the lower segment reads images of this shape, and outputs what was released (not,
-    for example, a spectrum, or the data at another cut).
-    """
+    """Raise `NotApplicable` unless the lower segment maps images of this shape to the shape of the release."""
     try:
         with torch.no_grad():
             given = lower(torch.zeros(1, *image_shape, device=view.smashed.device)).shape[1:]
@@ -104,14 +102,14 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
 
 @torch.no_grad()
 def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
-    """Undo a block that the clients run after the defense: from released tokens to the tokens before the block.
+    """Undo a block that the clients run after the defense: map released tokens to the tokens before the block.
 
-    The block maps rows, and is near the identity, such as a transformer block with residual paths. The tokens z with
-    block(z) = y, where y is the release, are found by iterating z + γ·(y − block(z)) for each row, with γ between 0 and
-    1; a step that does not reduce the residual is undone and γ is halved.
+    The block acts on each row alone and is near the identity, such as a transformer block with residual paths. For a
+    release y, the tokens z with block(z) = y are found by iterating z + γ·(y − block(z)) for each row, with γ in (0,
+    1]. A step that does not reduce the residual is undone, and γ is halved.
 
-    Returns tokens [N, T, D], and the relative residual of each row, [N]. A large one means failure; a small one means
-    success only if no other tokens give the same release.
+    Returns tokens [N, T, D], and the relative residual of each row, [N]. A large residual means failure; a small
+    residual means success only if no other tokens give the same release.
 
     Source: damped fixed points (Krasnoselskij 1955), as for residual blocks in Behrmann et al. 2019, "Invertible
     residual networks", Algorithm 1.
@@ -136,8 +134,8 @@ def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
 def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]:
     """Undo the block that the clients run after the defense, in the recorded views and in answers to queries.
 
-    Returns the observation before the block, with the rest of the lower segment, and a sentence on the residual. If the
-    lower segment does not end with such a block, the observation is unchanged, and the sentence is "".
+    Returns the observation of clients that end before the block, and a sentence on the residual. If the lower segment
+    does not end with such a block, the observation is unchanged, and the sentence is empty.
     """
     if not isinstance(observation.lower, Behind):
         return observation, ""

@@ -14,12 +14,12 @@ from privkit.attacks.inversion.rounds import by_round, labels_of
 from privkit.attacks.patches import as_tokens
 
 NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Variances of noise that are tried, in units of the smashed data's own."""
+"""Noise variances that are tried, divided by the variance of the smashed data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """All releases of one round's records, as linear equations A·x = y for each batch place and position."""
+    """All releases of one round's records, as linear equations A·x = y for each place in a batch and each position."""
 
     # A, float64 [B or 1, T or 1, E, n]: E equations for n clients, at B batch places and T positions (1 if all share A)
     design: Tensor
@@ -28,9 +28,9 @@ class Mixtures:
 
     @classmethod
     def of(cls, same: Sequence[View]) -> Mixtures:
-        """The equations from several releases of the same records (one view each), mixed with different weights.
+        """Set up the equations from several releases of the same records (one view each), mixed with different weights.
 
-        It raises `NotApplicable` if records are mixed and the adversary does not know which, or with which weights.
+        Raises `NotApplicable` if records are mixed and the adversary does not know which records, or which weights.
         """
         seats = torch.stack([_clients_of_seats(view) for view in same]).flatten(0, 1)  # [E, k], at each place
         batch = len(same[0].smashed) // same[0].messages
@@ -46,11 +46,11 @@ class Mixtures:
         return cls(design=design, released=released.double().permute(1, 2, 0, 3), form=rows.shape[1:])
 
     def solved(self, typical: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-        """Each record's smashed data, by least squares with a penalty for deviation from the mean record (`typical`).
+        """Estimate each record's smashed data by least squares, penalizing deviation from the mean record (`typical`).
 
         `noise` is the variance > 0 of the release's noise, divided by that of the smashed data. Returns the smashed
         data [n·B, ...] of n clients with B records each (row c·B + b is client c's b-th record), and the explained
-        share of the variance, float64 [n·B, T or 1]: 1 for a determined position, 0 for one that was never sent.
+        share of the variance, float64 [n·B, T or 1]: 1 if determined, 0 for a position that was never sent.
 
         Source: ridge regression (Hoerl and Kennard 1970), which is the posterior mean for Gaussian noise and a Gaussian
         prior.
@@ -70,12 +70,12 @@ class Mixtures:
         return smashed.reshape(-1, *self.form).float(), explained.clamp(0, 1)
 
     def typical(self) -> Tensor:
-        """The mean of the released smashed data, [T or 1, D]."""
+        """Estimate the mean smashed data of a record from the releases, [T or 1, D]."""
         weight = self.design.sum((0, 2, 3)) * (len(self.released) / len(self.design))
         return self.released.sum((0, 2)) / weight.clamp_min(1e-12).unsqueeze(1)
 
     def variances(self) -> tuple[float, float]:
-        """The variances of the release's noise and of a record's smashed data, both estimated from the release."""
+        """Estimate from the release the variances of its noise and of a record's smashed data."""
         typical = self.typical()
         smashed, explained = self.solved(typical, NOISES[0])
         left = (self.released - self.predicted(smashed)).square().mean(3)
@@ -86,7 +86,7 @@ class Mixtures:
         return noise, max(float(unusual.square().mean()) - noise, 1e-12) / max(weight, 1e-12)
 
     def predicted(self, smashed: Tensor) -> Tensor:
-        """The predicted release of n·B records, shaped like `released`."""
+        """Predict the mixed releases of smashed data [n·B, ...] (n clients, B records each), shaped like `released`."""
         batch, cells = len(self.released), self.released.shape[1]
         tokens = smashed.flatten(1).unsqueeze(1) if cells == 1 else as_tokens(smashed)
         mixed: Tensor = self.design @ tokens.double().unflatten(0, (-1, batch)).permute(1, 2, 0, 3)
@@ -96,8 +96,8 @@ class Mixtures:
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
     """Fit the noise level with which unmixing `passes` best predicts `another` release of the same records.
 
-    Returns the mean release of a record; the `noise` for `Mixtures.solved`; and the unexplained share of the variance
-    of `another` (0: perfect prediction).
+    Returns a record's mean smashed data, [T or 1, D]; the `noise` for `Mixtures.solved`; and the unexplained share ≥ 0
+    of the variance of `another` (0: perfect prediction).
     """
     known, held_out = Mixtures.of(passes), Mixtures.of([another])
     typical = known.typical()
@@ -111,14 +111,14 @@ def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float,
 
 
 def _clients_of_seats(view: View) -> Tensor:
-    """The client on each seat (place in the group) of each message, [M, k]; if rows are unmixed, k is 1."""
+    """The client of each of the k records in a mixed row, int64 [M, k] for M messages; −1 for an empty seat."""
     batch = len(view.smashed) // view.messages
     held = records_of_rows(view)[::batch]
     return torch.where(held >= 0, held // batch, -1)
 
 
 def _seat_weights(view: View) -> Tensor:
-    """The weight of each member of a row at each position, [N, k, T or 1]."""
+    """The weight of each of the k records in a mixed row, at each position, [N, k, T or 1]."""
     if view.weights is not None:
         return by_cell(view.weights, view.smashed)
     if view.mixed > 1:
@@ -131,7 +131,7 @@ _DETERMINED = 0.5  # least share of a mixed label that must be known
 
 @dataclass(frozen=True, kw_only=True)
 class Unmixed:
-    """The separate release of each record, as far as public weights and several passes determine it."""
+    """Releases of single records, computed from several mixed releases (passes) with public weights."""
 
     rows: Tensor  # float32 [R·n·B, ...], R rounds of n clients' B records
     seats: Tensor  # int64 [G], the row of each of G images that are to be guessed
@@ -144,9 +144,9 @@ class Unmixed:
     @classmethod
     @torch.no_grad()
     def of(cls, views: Sequence[View], passes: int) -> Unmixed:
-        """Compute each record's own release from mixed releases of several passes; errors are those of `Mixtures.of`.
+        """Compute each record's own release from mixed releases of several passes; errors are as in `Mixtures.of`.
 
-        All rounds of the first pass come first. A position that was never sent gets the mean.
+        In `views`, all rounds of the first pass come first. A position that was never sent gets the mean.
         """
         together = by_round(views, passes, mixed=True)
         rounds = [Mixtures.of(same) for same in together]
@@ -185,7 +185,7 @@ class Unmixed:
 
 
 def _labels_of_records(rounds: Sequence[Sequence[View]]) -> Tensor | None:
-    """The label of each record, solved from mixed labels, whose weight is the record's mean over positions."""
+    """Solve for each record's label, int64, from mixed labels; None if labels are missing or leave it undetermined."""
     if rounds[0][0].mixed == 1:
         return labels_of([same[0] for same in rounds])
     solved = []
@@ -202,7 +202,7 @@ def _labels_of_records(rounds: Sequence[Sequence[View]]) -> Tensor | None:
 
 
 def _label_view(view: View) -> View | None:
-    """The view with its mixed labels in place of the smashed data; None if it has no mixed labels."""
+    """Replace the view's smashed data by its mixed labels; None if it has no mixed labels or weights."""
     if view.labels is None or view.weights is None or not view.labels.is_floating_point():
         return None
     return replace(view, smashed=view.labels, weights=view.weights.mean(2, keepdim=True))

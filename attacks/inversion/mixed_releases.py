@@ -1,4 +1,4 @@
-"""Releases whose rows mix several images: the weights of the images in a row, and the rows with the same images."""
+"""Releases whose rows mix several images: the images in a row, their weights, and rows that share images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 
 
 def per_member(view: View) -> Tensor:
-    """One row for each record in a release: the released row and, if public, the record's weight at each position.
+    """Give each record in a release a row of its own: the released row and, if public, the weight at each position.
 
     N rows of k records give N·k rows: [N·k, T, D + 1], [N·k, C + 1, H, W] or [N·k, D + 1] (vectors, with one weight),
     with the weights as the last channel. Without public weights, rows are only repeated, and the k records look alike.
@@ -37,10 +37,10 @@ def per_member(view: View) -> Tensor:
 
 
 def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
-    """Expand mixing weights [N, k, T] to the release's tokens or pixels: [N, k, L], [N, k, H·W], or [N, k, 1] if T = 1.
+    """Expand mixing weights [N, k, T] to L tokens or H·W pixels: [N, k, L] or [N, k, H·W]; [N, k, 1] if T = 1.
 
-    The positions of maps are squares of pixels. It raises `NotApplicable` if positions do not match the release, for
-    example if images were mixed before the cut.
+    The T positions of a feature map are squares of pixels. Raises `NotApplicable` if positions do not match the
+    release, for example if images were mixed before the cut.
 
     >>> by_cell(torch.tensor([[[0.0, 1.0]]]), torch.zeros(1, 3, 2, 4)).view(2, 4)
     tensor([[0., 0., 1., 1.],
@@ -61,7 +61,7 @@ def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
 
 
 def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Training data of a decoder: rows of `per_member` that hold an image, and their images [C, H, W]."""
+    """Make a decoder's training pairs: a row for each mixed image (`per_member`), and these images, [n, C, H, W]."""
     members = answer.members.flatten()
     rows = per_member(answer.view)
     if answer.view.mixed == 1:
@@ -70,10 +70,10 @@ def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def records_of_rows(view: View) -> Tensor:
-    """The records mixed in each released row, int64 [N, k] for N rows of k records; −1 for an empty place.
+    """Number the records mixed in each released row, int64 [N, k] for N rows of k records; −1 for an empty place.
 
-    A record is numbered client · B + (its place in the client's batch of B records). It raises `NotApplicable` if rows
-    hold several records and the adversary does not know their clients.
+    The number is client · B + (place in the client's batch of B records). Raises `NotApplicable` if rows hold several
+    records and the adversary does not know their clients.
 
     >>> view = View(round=0, smashed=torch.zeros(2, 3), mixed=2, clients=torch.tensor([[1, 0], [1, 0]]))
     >>> records_of_rows(view).tolist()
@@ -91,7 +91,7 @@ def records_of_rows(view: View) -> Tensor:
 
 
 def check_public(views: Sequence[View]) -> None:
-    """Raise `NotApplicable` for mixed rows with hidden weights."""
+    """Raise `NotApplicable` if rows are mixed with hidden weights."""
     if any(view.mixed > 1 and view.weights is None for view in views):
         raise NotApplicable(
             f"each released row holds {views[0].mixed} images with hidden weights: they can only be separated if the "
@@ -100,7 +100,7 @@ def check_public(views: Sequence[View]) -> None:
 
 
 def by_place(passes: Sequence[Tensor], batch: int) -> Tensor:
-    """Rows of several passes [M·B, ...], sorted by their place in the batch: [B·E, ...]."""
+    """Sort rows [M·B, ...] of several passes by their place in the batch of B: [B·E, ...] for E messages in all."""
     return torch.cat([x.unflatten(0, (-1, batch)) for x in passes]).transpose(0, 1).flatten(0, 1)
 
 
@@ -108,7 +108,7 @@ def by_place(passes: Sequence[Tensor], batch: int) -> Tensor:
 class LinkedRows:
     """Mixed rows of several passes (the same records sent again), sorted by their records' place in the batch.
 
-    Every row mixes records with the same batch place, one of each client. So all rows of one place mix the same n
+    Every row mixes records with the same batch place, from different clients. So all rows of one place mix the same n
     records, and rows of different places share no record.
     """
 
@@ -123,7 +123,7 @@ class LinkedRows:
     def of(cls, same: Sequence[View]) -> LinkedRows:
         """Link the mixed releases of several passes (one view each) by the records that they mix.
 
-        It raises `NotApplicable` if it is hidden which clients are mixed, or with which weights.
+        Raises `NotApplicable` if it is hidden which clients are mixed, or with which weights.
         """
         check_public(same)
         batch = len(same[0].smashed) // same[0].messages
@@ -141,7 +141,7 @@ class LinkedRows:
 
     @classmethod
     def joined(cls, several: Sequence[LinkedRows]) -> LinkedRows:
-        """The rows of several rounds, with consecutive place numbers; each place has the same number of rows."""
+        """Join the rows of several rounds and renumber their batch places; all places have the same number of rows."""
         clients, before, records = max(one.clients for one in several), 0, []
         for one in several:
             place, client = one.records // one.clients, one.records % one.clients
@@ -163,7 +163,7 @@ class LinkedRows:
         return int(self.records.max()) // self.clients + 1
 
     def parts(self, images: int) -> list[LinkedRows]:
-        """Split by place into chunks of at most `images` records, but of at least one place."""
+        """Split the rows by batch place into chunks of at most `images` records, but of at least one place."""
         places = max(1, images // self.clients)
         rows = len(self.smashed) // self.places * places
         return [
@@ -178,6 +178,6 @@ class LinkedRows:
         ]
 
     def seated(self, images: Tensor, view: View) -> Tensor:
-        """Images [P·n, ...] of all records, arranged as guesses at the members of one view's rows, [N·k, ...]."""
+        """Arrange images [P·n, ...] of all records as guesses for one view: k for each of its N rows, [N·k, ...]."""
         by_client: Tensor = images.unflatten(0, (-1, self.clients)).transpose(0, 1).flatten(0, 1)
         return by_client[records_of_rows(view).flatten().clamp_min(0)]

@@ -21,26 +21,26 @@ _CLOSE = 1e-3  # relative residual at which the steps stop
 
 
 def principal_features(flat: Tensor, most: int) -> Tensor:
-    """Features [n, f] of images [n, P]: at most `most` principal components, and the constant 1."""
+    """Compute features [n, f] of images [n, P]: at most `most` principal components, and the constant 1."""
     away = flat - flat.mean(0)
     vectors: Tensor = torch.linalg.eigh((away.T @ away).double())[1]
     return torch.cat([away @ vectors[:, -most:].to(flat), flat.new_ones(len(flat), 1)], 1)
 
 
 def weighted(view: View) -> View:
-    """The view with a weight for each position; the weight is 1 if nothing was mixed or masked."""
+    """Give the view a weight for each position (1 if nothing was mixed); hidden weights raise `NotApplicable`."""
     check_public([view])
     weights = view.smashed.new_ones(len(view.smashed), 1, 1) if view.weights is None else view.weights
     return replace(view, weights=by_cell(weights, view.smashed).float())
 
 
 def linked(same: Sequence[View]) -> LinkedRows:
-    """Rows of the passes of one round, with their weights."""
+    """Link the rows that mix the same records, over the passes of one round."""
     return LinkedRows.of([weighted(view) for view in same])
 
 
 def _cells(smashed: Tensor, positions: int) -> Tensor:
-    """Rows split into T parts with one weight each, [N, T, D]; T = 1 if the whole row has one weight."""
+    """Split rows into T parts with one weight each, [N, T, D]; T = 1 if the whole row has one weight."""
     return (smashed.flatten(1).unsqueeze(1) if positions == 1 else as_tokens(smashed)).float()
 
 
@@ -50,12 +50,12 @@ class Rows:
 
     cells: Tensor  # [N, T, D], N rows with T positions of D numbers
     images: Tensor  # int64 [N, k], the adversary's images that are mixed in each row
-    clients: Tensor  # int64 [N, k], their clients
-    weights: Tensor  # [N, k, T], their weights; 0 on empty seats
+    clients: Tensor  # int64 [N, k], the clients of these images
+    weights: Tensor  # [N, k, T], the weights of these images at T positions; 0 on empty seats
 
     @classmethod
     def of(cls, query: Query, own: Tensor, some: Tensor, batch: int, draws: Generator) -> Rows:
-        """Send the adversary's images with the indices `some`, int64 [n], in rounds with newly drawn partners."""
+        """Send the adversary's images with the indices `some`, int64 [n], each mixed with newly drawn images."""
         parts = []
         for part in some[torch.randperm(len(some), generator=draws, device=own.device)].split(batch):
             answer = query(own[part], draws)
@@ -78,7 +78,7 @@ class Rows:
         return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     def of_client(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The rows that hold an image of the client, int64 [m]; these images, int64 [m]; and their weights [m, T]."""
+        """The rows that hold an image of the client, int64 [m]; these images, int64 [m]; and their weights, [m, T]."""
         seats = (self.clients == client) & (self.weights != 0).any(2)
         rows, seat = seats.any(1).nonzero().squeeze(1), seats.int().argmax(1)
         return rows, self.images[rows, seat[rows]], self.weights[rows, seat[rows]]
@@ -87,8 +87,8 @@ class Rows:
 class Equations:
     """Least-squares equations for each client's linear map from an image's features to its smashed data.
 
-    Rows of mixed images of the adversary are added; all K maps are solved for together. The last of f `features`,
-    [n, f], is 1.
+    `add` enters released rows of the adversary's images, and `maps` solves for all K clients' maps together. The last
+    of the f `features`, [n, f], is 1.
     """
 
     def __init__(self, features: Tensor, clients: int) -> None:
@@ -96,7 +96,7 @@ class Equations:
         self._gram, self._right = features.new_zeros(0), features.new_zeros(0)
 
     def add(self, rows: Rows) -> None:
-        """Add more rows; products are computed only for pairs of clients that share a row."""
+        """Add released rows; products are computed only for pairs of clients that share a row."""
         count, (_, cells, width) = self._features.shape[1], rows.cells.shape
         if not len(self._gram):
             self._gram = self._features.new_zeros(cells, self._clients, count, self._clients, count)
@@ -120,14 +120,14 @@ class Equations:
 
     @classmethod
     def together(cls, several: Sequence[Equations]) -> Equations:
-        """The sum of several normal equations: the equations of all their rows."""
+        """Add several systems of normal equations, which gives the system of all their rows."""
         equations = cls(several[0]._features, several[0]._clients)
         equations._gram = sum((one._gram for one in several[1:]), several[0]._gram)
         equations._right = sum((one._right for one in several[1:]), several[0]._right)
         return equations
 
     def maps(self) -> Tensor:
-        """The map M of each client, [K, f, T·D]: an image's features times M are its smashed data at this client."""
+        """Solve for the map M of each client, [K, f, T·D]: an image's features times M are its smashed data there."""
         solved = []
         for gram, right in zip(self._gram.flatten(1, 2).flatten(2), self._right.flatten(1, 2), strict=True):
             regular = gram.double()
@@ -137,7 +137,7 @@ class Equations:
         return maps
 
     def model(self, flat: Tensor, apart: Rows) -> Model:
-        """The Gaussian model of images [n, P] and smashed data, from the solved maps and from further rows (`apart`).
+        """Build the Gaussian model of images [n, P] and smashed data, from the maps and from further rows (`apart`).
 
         Two rows with the same image at one client share the map's error e but not the noise. So the product of their
         residuals gives the variance of e, and the remaining variance is noise. The residuals' covariances minus the
@@ -171,12 +171,11 @@ class Equations:
 
 
 def _inverse(counts: Tensor) -> Tensor:
-    """The inverse of each count, and 0 for counts of nearly 0."""
     return torch.where(counts > 1e-6 * counts.max(), 1 / counts.clamp_min(1e-30), 0)
 
 
 def _root(covariance: Tensor) -> Tensor:
-    """R [q, d] such that RᵀR approximates a symmetric matrix [d, d] by its largest positive eigenvalues."""
+    """A matrix R [q, d] such that RᵀR approximates a symmetric matrix [d, d] by its largest positive eigenvalues."""
     draws = Generator(covariance.device).manual_seed(0)
     size = len(covariance), min(_REST, len(covariance))
     basis: Tensor = torch.randn(size, generator=draws, device=covariance.device)
@@ -192,17 +191,17 @@ class Model:
     """Images and their smashed data as jointly Gaussian variables, plus independent noise on each number."""
 
     features: Tensor  # [n, f], features of the adversary's n images
-    flat: Tensor  # [n, P], these images
+    flat: Tensor  # [n, P], the P pixel values of these images
     maps: Tensor  # [K, f, d], each of K clients' map from features to smashed data
     rest: Tensor  # [q, d], a root of the covariance of the maps' errors
     noise: Tensor  # [d], variances of the noise
 
     def guess(self, rows: LinkedRows, penalty: float) -> Tensor:
-        """The expected image of each record, given all rows: [P·n, pixels] in [0, 1] for n clients, P batch places.
+        """Compute each record's expected image given all rows, [P·n, pixels] in [0, 1]: n clients, P batch places.
 
         The order is that of `rows.records`. The method solves for each record's standardized features and for the part
-        of its smashed data that the map does not explain, both scaled to variance 1. `penalty` is added to the noise,
-        as a share of the mean variance of a released number.
+        of its smashed data that the map does not explain, both scaled to variance 1. `penalty`, times the mean variance
+        of a released number, is added to the noise variance.
         """
         count, positions = rows.clients, rows.weights.shape[2]
         released = _cells(rows.smashed, positions).unflatten(0, (rows.places, -1)).transpose(1, 2)  # [P, T, E, D]
@@ -231,7 +230,7 @@ class Model:
         scaled = roots * seen.flatten(1).sqrt().unsqueeze(1)
         within = torch.linalg.cholesky(torch.eye(roots.shape[1]).to(roots) + scaled @ scaled.transpose(1, 2))
 
-        def alone(latent: Tensor) -> Tensor:  # as if no record shared its rows with another
+        def alone(latent: Tensor) -> Tensor:  # as if each row held one record
             return torch.cholesky_solve(latent.permute(1, 2, 0), within).permute(2, 0, 1)
 
         unexpected = released - design @ cells(self.features.mean(0) @ maps)

@@ -24,9 +24,9 @@ from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
-"""Variances that are added to the noise's, in units of a number's mean variance."""
-_FOLDS = 4  # folds of own images, each left out of the maps once
-_TRIED = 100  # most own images on which penalties are tried (at least a round)
+"""Variances to add to the noise variance, as multiples of a released number's mean variance; the best is chosen."""
+_FOLDS = 4  # folds of the adversary's images, each left out of the maps once
+_TRIED = 100  # most of the adversary's images on which penalties are tried (at least a round)
 _WIDEST = 2**13  # most numbers of a release whose covariances are estimated
 
 
@@ -43,7 +43,7 @@ class MixturePosterior(ReconstructingAttack):
     one image are also supported.
 
     Attributes:
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first.
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass.
         repeats: how many times ≥ 1 each of the adversary's images is sent.
         components: largest number ≥ 1 of principal components of images. With many clients or positions it is reduced,
             so that the equations have at most 2²⁶ coefficients.
@@ -73,7 +73,7 @@ class MixturePosterior(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Few training steps in control experiments, and no untrained version, as the posterior itself is learned."""
+        """Train for few steps in control experiments; there is no untrained version, as the posterior is learned."""
         return Mounting(
             passes=self.passes,
             undoes=frozenset({"maps", "scales", "masks", "mixes"}),
@@ -85,7 +85,7 @@ class MixturePosterior(ReconstructingAttack):
     ) -> Reconstruction:
         """Send the adversary's images, solve for the clients' maps, and then for the attacked images.
 
-        It raises `NotApplicable` if it is hidden which clients are mixed or with which weights, the adversary's images
+        Raises `NotApplicable` if it is hidden which clients are mixed or with which weights, the adversary's images
         fill fewer than three rounds, a release has more than 8,192 numbers, or an answer is not finite.
         """
         check_forms(self, observation)
@@ -121,7 +121,7 @@ class MixturePosterior(ReconstructingAttack):
     def _fitted(
         self, sending: _Sending, features: Tensor, clients: int
     ) -> tuple[Model, float, list[tuple[Tensor, Tensor, int]]]:
-        """The model of all images; the penalty; and trials: guesses [M, P] without a fold's images, truth, and fold."""
+        """Fit the model; return it, the penalty, and for each fold test guesses [M, P], true images and fold number."""
         folds = sending.folds
         equations = [Equations(features, clients) for _ in folds]
         for fold, one in zip(reversed(folds), reversed(equations), strict=True):
@@ -150,16 +150,15 @@ class _Sending:
 
     @property
     def folds(self) -> list[Tensor]:
-        """Indices of the adversary's images in each fold, int64 [n] each: whole rounds."""
+        """Split the indices of the adversary's images into folds of whole rounds, int64 [n] each."""
         rounds = torch.arange(len(self.own), device=self.own.device).view(-1, self.batch)
         return [fold.flatten() for fold in rounds.tensor_split(min(_FOLDS, len(rounds)))]
 
     def rows(self, some: Tensor) -> Rows:
-        """The released rows for some of the adversary's images (indices int64 [n]), each sent once."""
         return Rows.of(self.query, self.own, some, self.batch, self.draws)
 
     def played(self, some: Tensor, passes: int) -> _Played:
-        """Send some of the adversary's images (indices int64 [n]) as many times as the victims were sent."""
+        """Send some of the adversary's images (indices int64 [n]) `passes` times, like the attacked images."""
         rounds, there, truth = [], [], []
         for part in some[torch.randperm(len(some), generator=self.draws, device=some.device)].split(self.batch):
             answers = [self.query(self.own[part], self.draws) for _ in range(passes)]
@@ -177,7 +176,7 @@ class _Played:
     truth: Tensor  # [M, P], the images on these seats
 
     def guess(self, model: Model, penalty: float) -> Tensor:
-        """Guesses at all images that were sent, [M, P]; rounds are solved together, which is faster."""
+        """Guess all images that were sent, [M, P]; rounds are solved together, which is faster."""
         rows = LinkedRows.joined([rows for rows, _ in self.rounds])
         each = model.guess(rows, penalty).unflatten(0, (-1, rows.clients))
         guesses = [

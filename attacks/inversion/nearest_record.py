@@ -1,4 +1,4 @@
-"""Nearest-record inversion: guess the adversary's own record whose release is nearest to the victim's release."""
+"""Nearest-record inversion: guesses the adversary's own record whose release is nearest to the attacked release."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class NearestRecord(ReconstructingAttack):
     token of the sequence, each token is guessed separately, possibly from many records; a table with categories is
     guessed column by column. The distance ignores positions that public masks remove.
 
-    If the adversary's records include the attacked ones (`--auxiliary candidates`), the attack finds which record each
-    release belongs to. Under Gaussian noise of one strength, the nearest mean release belongs to the most likely
+    If the adversary's records include the attacked records (`--auxiliary candidates`), the attack finds which record
+    each release belongs to. Under Gaussian noise of one strength, the nearest mean release belongs to the most likely
     record. Under Laplace noise the attack sums absolute differences instead, if this identifies more of the adversary's
     records.
 
     Attributes:
         repeats: how many times ≥ 1 each of the adversary's records is sent; its releases are averaged, so their noise
             shrinks by √repeats.
-        passes: how many times ≥ 1 the same attacked records were sent; all rounds of the first sending come first. A
-            record's releases are averaged.
+        passes: how many times ≥ 1 the same attacked records were sent, pass after pass. A record's releases are
+            averaged.
 
     Source: that the nearest neighbor in feature space is a lower bound of leakage is folklore; this form is privkit's.
     """
@@ -80,7 +80,7 @@ class NearestRecord(ReconstructingAttack):
 
 
 def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """The mean release of each of the adversary's records, and 1 for each number that some answer shows, else 0."""
+    """Query the mean release of each record, [M, ...]; also return 1 for numbers that some answer shows, else 0."""
     rounds = torch.arange(-(-len(own) // batch) * batch, device=own.device) % len(own)
     totals: list[Tensor] = []
     for rows in rounds.repeat(repeats).split(batch):
@@ -95,7 +95,7 @@ def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: G
 
 
 def _sharper(query: Query, played: Tensor, releases: Tensor, passes: int, draws: Generator) -> float:
-    """Whether squared differences (2.0) or absolute differences (1.0) identify more of the adversary's records.
+    """Return 2.0 if squared differences identify at least as many records as absolute differences, else 1.0.
 
     Each record of `played` is sent `passes` times as a test. Squares are best under Gaussian noise, absolute values
     under Laplace noise.
@@ -108,7 +108,7 @@ def _sharper(query: Query, played: Tensor, releases: Tensor, passes: int, draws:
 
 
 def _unmasked(view: View) -> tuple[Tensor, Tensor]:
-    """A release without the weights of public masks, and 1 for each number that the masks kept, else 0."""
+    """Divide a release by the weights of public masks; also return 1 for numbers that the masks kept, else 0."""
     if view.weights is None:
         return view.smashed, torch.ones_like(view.smashed)
     spread = mixed_release(torch.ones_like(view.smashed), 1, view.weights)
@@ -116,10 +116,10 @@ def _unmasked(view: View) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_releases(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor, power: float = 2.0) -> Tensor:
-    """For each row of `seen` [N, ...], the index of the nearest of M releases [M, ...], int64 [N].
+    """Find for each row of `seen` [N, ...] the nearest of M `releases` [M, ...]: its index, int64 [N].
 
     The distance is the mean squared difference over the numbers that both show: where `known` (for rows) and `kept`
-    (for releases) are 1. If all numbers are shown, the sum of differences to another `power` can be used.
+    (for releases) are 1. If all numbers are shown, differences may be taken to another `power`.
     """
     rows, there, others, theirs = (part.flatten(1).float() for part in (seen, known, releases, kept))
     whole = bool((there == 1).all()) and bool((theirs == 1).all())

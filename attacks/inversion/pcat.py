@@ -1,4 +1,4 @@
-"""PCAT: a passive server trains a pseudo-client against its segment's earlier states, and a decoder."""
+"""PCAT: a passive server trains a substitute for the client (pseudo-client) with its own segment, and a decoder."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _CONTROL_EPOCHS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class PCAT(Checked):
-    """A pseudo-client, trained so that the server's segment classifies its releases, and a decoder of them.
+    """Trains a pseudo-client, whose releases the server's segment classifies correctly, and a decoder of its releases.
 
-    The pseudo-client follows the training: each saved state of the server's segment in turn must correctly classify the
-    pseudo-client's releases of the adversary's labeled images. The decoder learns to reconstruct these images from
-    these releases, and then decodes the clients' releases. The attack sends no queries, so clients cannot notice it.
+    The pseudo-client, a substitute for the client, follows the training: each saved state of the server's segment in
+    turn must correctly classify its releases of the adversary's labeled images. The decoder learns to reconstruct
+    images from these releases, and then decodes the clients' releases. The attack sends no queries, so clients cannot
+    notice it.
 
     Attributes:
         epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
         mmd_weight: weight ≥ 0 of the discrepancy (`mk_mmd`) between the pseudo-client's and the recorded releases,
             relative to the cross-entropy. The paper does not have this term. At 0, many pseudo-clients are classified
             correctly although their releases differ from the clients' releases.
-        learning_rate: learning rate of Adam on pseudo-client and decoder, > 0.
+        learning_rate: learning rate > 0 of Adam on pseudo-client and decoder.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
-            more than once, or if records are mixed with public weights, each record's own release is solved for first
-            (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
+            several times, each record's release is first solved for (`Unmixed`).
 
     If labels are sent unmixed with the releases, each step takes as many of the adversary's images as recorded rows,
     with the same labels: the paper's label alignment. Without saved states of the server's segment, only its final
@@ -63,12 +63,12 @@ class PCAT(Checked):
 
     @property
     def uses(self) -> frozenset[str]:
-        """The defense's public behavior, and the history of the server's segment if `epochs` is not 0."""
+        """Optional inputs: the defense's public behavior; unless `epochs` is 0, the server segment's history."""
         return frozenset({"imitate"}) if self.epochs == 0 else frozenset({"imitate", "upper_history"})
 
     @property
     def mounting(self) -> ImageMounting:
-        """1.5 times the audit's epochs, since an epoch is cheap."""
+        """Take 1.5 times the audit's epochs, since an epoch is cheap."""
         return replace(
             mounted(self, 1.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
@@ -88,11 +88,11 @@ class PCAT(Checked):
 
 
 class PCATTraining(SimulatorTraining[PCAT]):
-    """Training of pseudo-client and decoder; `history`: the server segment's frozen states, oldest first."""
+    """Trains pseudo-client and decoder; `history` holds the frozen states of the server's segment, oldest first."""
 
     def __init__(self, attack: PCAT, data: AttackData, history: list[nn.Module], root: int) -> None:
         self._history, self._wanted = history, data.labels
-        super().__init__(attack, replace(data, labels=None), root)  # the decoder is told no label
+        super().__init__(attack, replace(data, labels=None), root)  # the decoder gets no labels
         self._own = ByLabel(given(data.own_labels)[: self.train])
         self._upper = history[-1]
 
@@ -114,13 +114,12 @@ class PCATTraining(SimulatorTraining[PCAT]):
         return loss.detach() + error.detach()
 
     def pretense(self, own: Tensor, simulated: Tensor, recorded: Tensor) -> Tensor:
-        """The pseudo-client's loss: the cross-entropy of its releases, and their distance from the recorded rows."""
+        """The pseudo-client's loss: the cross-entropy of its releases, plus their discrepancy from recorded rows."""
         labels = given(self.given.own_labels)[own]
-        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # it may work in place
+        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # the segment may change its input
         if self.attack.mmd_weight:
             loss = loss + self.attack.mmd_weight * mk_mmd(self.given.rows[recorded], simulated)
         return loss
 
     def error(self, own: Tensor, simulated: Tensor) -> Tensor:
-        """The decoder's loss on the pseudo-client's releases of the adversary's images."""
         return functional.mse_loss(self._decode(simulated, None), self.given.images[own])

@@ -21,7 +21,7 @@ from privkit.torch_utils.seeded import seeded
 
 _POWER_ITERATIONS = 4
 _BOUNDS = (inf, 2.0, 1.0, 0.5, 0.25)  # bounds of a released number, in its standard deviations around its mean
-_WORTH = 1.05  # least gain of the signal, as a share of the noise, for which numbers are clamped
+_WORTH = 1.05  # least ratio of signal-to-noise with and without a clamp for which numbers are clamped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +48,13 @@ class PosteriorMean(ReconstructingAttack):
     cross-entropy of finding each guess's image among 128 images by distance.
 
     Attributes:
-        repeats: how many times ≥ 4 each of the adversary's images is sent. A quarter of these rounds serves for the
-            principal components; the number n of the other rounds must be at least `passes`.
-        passes: how many times R ≥ 1 the same attacked images were sent; all rounds of the first sending come first.
+        repeats: how many times ≥ 4 each of the adversary's images is sent. A quarter of these releases gives the
+            principal components; the number n of the other releases must be at least `passes`.
+        passes: how many times R ≥ 1 the same attacked images were sent, pass after pass.
         components: largest number ≥ 1 of principal components.
         epochs: number ≥ 0 of epochs over the adversary's images without one held-out round; 0 for the mean image. The
-            result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). The network
-            with the smallest error is used if the last error is over 5 % larger.
+            result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). If the last
+            error is over 5 % larger than the smallest error, the network with the smallest error is used.
         width: number ≥ 1 of units in each of two hidden layers.
         mirror: whether mirrored copies of the training images are also sent and learned from; for natural images.
         contrast: weight ≥ 0 of the contrastive error relative to the squared error; each is divided by the error of a
@@ -105,7 +105,7 @@ class PosteriorMean(ReconstructingAttack):
     ) -> Reconstruction:
         """Send the adversary's images, average their releases, train the network, and decode the attacked releases.
 
-        It raises `NotApplicable` if a released row mixes images, or the adversary's images fill fewer than two rounds.
+        Raises `NotApplicable` if a released row mixes images, or the adversary's images fill fewer than two rounds.
         """
         check_rows(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
@@ -128,7 +128,7 @@ class PosteriorMean(ReconstructingAttack):
         return Reconstruction(images=images.view(-1, *observation.image_shape), curve=curve, note=clamp.note)
 
     def _components(self, query: Query, own: Tensor, batch: int, draws: Generator) -> tuple[_Clamp, Tensor, Tensor]:
-        """The clamp, and the mean [F] and principal components [F, k] of the mean clamped releases."""
+        """Choose the clamp; also return mean [F] and principal components [F, k] of the clamped mean releases."""
         count = self.repeats // 4
         first = _released(query, own, batch, draws)
         clamps = [_Clamp(first.mean(0), first.std(0), bound) for bound in (_BOUNDS if count > 1 else _BOUNDS[:1])]
@@ -152,14 +152,13 @@ class PosteriorMean(ReconstructingAttack):
 
 @dataclass(frozen=True)
 class _Clamp:
-    """Clamps each number of a release to at most `bound` spreads from its mean."""
+    """Clamps each number of a release to at most `bound` standard deviations from its mean."""
 
     middle: Tensor  # [F]
     spread: Tensor  # [F], standard deviations
     bound: float  # clamp in standard deviations; infinite for none
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Rows [N, F] -> clamped rows [N, F]."""
         if not isfinite(self.bound):
             return rows
         return rows.clamp(self.middle - self.bound * self.spread, self.middle + self.bound * self.spread)
@@ -169,7 +168,7 @@ class _Clamp:
 
     @property
     def note(self) -> str:
-        """A sentence on the clamp; empty without one."""
+        """A sentence that reports the clamp; empty if `bound` is infinite."""
         if not isfinite(self.bound):
             return ""
         return (
@@ -181,7 +180,7 @@ class _Clamp:
 def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
     """The signal-to-noise ratio: the variance between images' mean releases, divided by the noise's variance.
 
-    `sums` [N, F] are the sums of each image's `count` ≥ 2 releases, `squares` [F] those of squares over all releases.
+    `sums` [N, F] holds the sum of each image's `count` ≥ 2 releases, `squares` [F] the sum of squares of all releases.
     """
     noise = (squares - sums.square().sum(0) / count).sum() / (len(sums) * (count - 1))
     between = (sums / count).var(0).sum() - noise / count
@@ -189,7 +188,7 @@ def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
 
 
 def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor:
-    """The releases [N, F] of the adversary's images, each sent once more, in rounds with newly drawn partners."""
+    """Send each of the adversary's images once, in randomly drawn rounds; return the releases, [N, F]."""
     order = torch.randperm(len(own), generator=draws, device=own.device)
     answers = [query(own[part], draws) for part in order.split(batch)]
     rows = [one.view.smashed.flatten(1).float()[one.row_of_each(batch, "posterior_mean")] for one in answers]
@@ -197,7 +196,7 @@ def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor
 
 
 class _Denoising(Guessing):
-    """Train a network that guesses N images of P numbers, [N, P], from R releases of k numbers for each, [R, N, k].
+    """Trains a network that guesses N images of P numbers, [N, P], from R releases of k numbers for each, [R, N, k].
 
     An epoch returns the error on the last `held` images, from which the network does not learn.
     """
@@ -225,7 +224,7 @@ class _Denoising(Guessing):
             return held.item()
 
     def drawn(self, releases: Tensor) -> Tensor:
-        """Guessed images [M, P] in [0, 1] from releases [M, k]."""
+        """Guess images [M, P] in [0, 1] from releases [M, k]."""
         self.guesser.eval()
         guess: Tensor = (self._middle + self.guesser(releases)).clamp(0, 1)
         return guess

@@ -1,4 +1,4 @@
-"""Recurring tokens: find the copies of a token in several passes of the same images, and the image of these copies."""
+"""Recurring tokens: find the copies of a token in several passes of the same images, and the image they belong to."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from privkit.attacks.assign import by_capacity, distances, rescale_, sinkhorn_with_slack, take
 from privkit.attacks.base import NotApplicable
 
-_EXACT = 1e-4  # share of the mean squared distance; below it, float32 does not tell copies from equal tokens
+_EXACT = 1e-4  # least distance of copies, as a share of the mean squared distance: float32 is not more exact
 _RESCALINGS = 3
 _LEAST_ODDS = -60.0
 PAIRS_AT_ONCE = 2**24  # most pairs of tokens that are compared at once; further groups follow
-_IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
+_IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than other tokens of their row
 _SAME = 1.5  # multiple of the distance of copies by which a row may seem to move
 _STRANGE = 4.0  # standard deviations beyond a copy's mean distance from which a token counts as new
 INTERSECTED_TOKENS = 10_240
@@ -36,7 +36,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether a defense leaves tokens in place: more than by chance are at the same place in two releases [N, T, D]."""
+    """Whether tokens keep their positions: two releases [N, T, D] of the same images agree more at equal positions."""
     if first.shape[1] < 2:
         return True
     costs = distances(first, second)
@@ -55,13 +55,13 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
 
 
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """The probability that each reference token has its copy in each released token, [G, n, n]; both are [G, n, D].
+    """Compute the probability that `seen` token j is the copy of `reference` token i, [G, n, n]; both are [G, n, D].
 
-    Rows and columns sum to about 1, and equal tokens share equally. `temperature` is twice the variance between copies
-    in a channel.
+    G groups hold n tokens each. Rows and columns of the result sum to about 1, and equal tokens share equally.
+    `temperature` is twice the variance between copies in a channel.
     """
     plan = distances(reference, seen)
-    # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
+    # every row has a 1, so no logarithms are needed; the limit keeps exponentials from underflow, which is slow
     plan = plan.sub_(plan.amin(2, keepdim=True)).div_(-temperature).clamp_min_(_LEAST_ODDS).exp_()
     return rescale_(plan, _RESCALINGS)
 
@@ -87,7 +87,7 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
 
 
 def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
-    """For each image, the T tokens that recur most often in all of its R releases [R, N, T, D], averaged over copies.
+    """Find for each image the T tokens that recur most often in its R releases [R, N, T, D], averaged over copies.
 
     A token joins the image's list if it is no copy of a listed token; it then counts in every pass that holds a copy.
     Batch shuffling moves tokens of other images into a row, but these soon recur less often. `copies` is the
@@ -105,7 +105,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     listed = passes.transpose(0, 1).reshape(n, r * t, d)
     sums, hits = torch.zeros_like(listed), listed.new_zeros(n, r * t)
     for number, seen in enumerate(passes):
-        end = number * t  # a slot for every token seen so far; empty where it was taken for a copy
+        end = number * t  # a slot for every token seen so far; empty if the token was taken for a copy
         means = sums[:, :end] / hits[:, :end, None].clamp_min(1e-12)
         odds = (least - distances(means, seen)) * d / (2 * copies)
         plan = sinkhorn_with_slack(odds.masked_fill(hits[:, :end, None] == 0, -torch.inf))
@@ -121,7 +121,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Intersection:
-    """The tokens that belong to each image, as far as the passes determine them."""
+    """The tokens that were assigned to each image, because their copies recur in the same row."""
 
     # [M·B, T, D], averaged over the passes; the order within a row has no meaning
     tokens: Tensor
@@ -130,7 +130,7 @@ class Intersection:
     taken: Tensor
 
     def released(self, source: Tensor, messages: int) -> Tensor:
-        """The token indices `source`, [M·B, T], moved to the places where the first pass released these tokens."""
+        """Move token indices `source`, [M·B, T], to the places where the first pass released these tokens."""
         known, taken = (x.reshape(messages, -1) for x in (source, self.taken.to(source.device)))
         return torch.zeros_like(known).scatter(1, taken, known).view_as(source)
 
@@ -138,7 +138,7 @@ class Intersection:
 def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
     """Assign each token to the image in whose row its copies lie most often, over two or more releases [N, T, D].
 
-    `size` is the number of rows in a message; a message of more than 10,240 tokens is refused.
+    `size` is the number of rows in a message. A message of more than 10,240 tokens raises `NotApplicable`.
     """
     tokens = size * passes[0].shape[1]
     if tokens > INTERSECTED_TOKENS:
@@ -151,13 +151,13 @@ def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
 
 
 def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
-    """Assign the tokens of each message [R, M, B·T, D] to the rows in which they recur most often; each gets T tokens.
+    """Assign the tokens of each message (`passes` [R, M, B·T, D]) to the rows in which they recur most, T to each row.
 
-    Batch shuffling moves tokens between the B rows of a message, but keeps a share k′ in their image's row. In each
-    pass, a token lands in its own row with probability k′ + (1 − k′)/B, and in each other row with probability (1 −
-    k′)/B. So it recurs most in its own row, and this becomes more certain with more passes. Equal tokens share their
-    counts: rows first take their certain tokens, and then equal tokens fill the remaining places. `copies` is the
-    `copy_distance`.
+    Batch shuffling moves tokens between the B rows of a message (one row for each image), but keeps a share k′ in their
+    image's row. In each pass, a token lands in its own row with probability k′ + (1 − k′)/B, and in each other row with
+    probability (1 − k′)/B. So it recurs most in its own row, and this becomes more certain with more passes. Equal
+    tokens share their counts: rows first take their certain tokens, and then equal tokens fill the remaining places.
+    `copies` is the `copy_distance`.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     probabilities follow from Yao et al., patch shuffling, Algorithm 2.
@@ -166,7 +166,7 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
 
 
 def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
-    """The assignment of `intersected`, from tokens [M, B·T, D] and their shares of passes in each row [M, B·T, B]."""
+    """Assign tokens [M, B·T, D] to rows as in `intersected`; `visits` [M, B·T, B] are shares of passes in rows."""
     m, n, rows = visits.shape
     taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)

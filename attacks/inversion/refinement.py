@@ -27,7 +27,7 @@ _SHARES = tuple(tenths / 10 for tenths in range(11))  # shares of the correction
 
 
 def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
-    """A network of two hidden layers with dropout, whose output is 0 before training."""
+    """Build a network of two hidden layers with dropout, whose output is 0 before training."""
     last = nn.Linear(width, outputs)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
@@ -74,10 +74,10 @@ class Guessing(Learner):
 
 @dataclass(frozen=True, kw_only=True)
 class Refinement:
-    """Guesses at images by models fitted without these images; their errors resemble those on attacked images."""
+    """Settings and training data of a correction network; models that made a guess were fitted without its image."""
 
     guesses: Tensor  # [N, P] in [0, 1], guesses at N images
-    truth: Tensor  # these images, [N, P]
+    truth: Tensor  # the true images, [N, P]
     held: Tensor  # bool [N], the images from which the network does not learn
     width: int  # width of the network's two hidden layers
     epochs: int  # epochs of the network's training; 0 leaves guesses unchanged
@@ -90,7 +90,7 @@ class Refinement:
         """Train a correction network, and add its correction to each of M guesses [M, P] in [0, 1].
 
         The correction is multiplied by the factor in [0, 1] with the smallest error on held-out images. The result's
-        `curve` is the error on these images: first of the guesses, then of the network after each epoch.
+        `curve` is the error on the held-out images: first of the guesses, then of the network after each epoch.
         """
         guesses, truth, held = self.guesses, self.truth, self.held
         with seeded(truth.device, self.module):

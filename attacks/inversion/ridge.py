@@ -24,7 +24,7 @@ from privkit.torch_utils.seeded import seeded
 _POWER_ITERATIONS = 4
 _WHOLE = 2_000  # most numbers of a release that is used in full
 _COMPONENTS = 400  # principal components of a larger release
-_TARGETS = 2**27  # most numbers of all targets: columns with many categories need more
+_TARGETS = 2**27  # most numbers in the targets of all rows, which many categories could exceed
 FOLDS = 3
 PENALTIES = tuple(10.0**power for power in range(-8, 3))
 """Penalties on a squared coefficient, in units of the rows' total variance."""
@@ -32,20 +32,20 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 
 @dataclass(frozen=True, kw_only=True)
 class Ridge(ReconstructingAttack):
-    """Linear regression from releases to images, fitted on the adversary's images; a network refines guesses.
+    """Linear regression from releases to images, fitted on the adversary's images; a network refines its guesses.
 
     A release of at most 2,000 numbers is used in full: without noise, its small components hold fine lines. A larger
     release is projected on its largest principal components. If the adversary knows the client of each released row,
     the attack may fit one regression per client; it does so if this guesses held-out images better. The network learns
-    from guesses at images that were left out of the regression, since only their errors resemble the errors at attacked
-    images. In table rows, each value of a category is a number, and the category with the largest number is guessed.
+    from guesses at images that were left out of the regression, since only such errors resemble the errors at attacked
+    images. In table rows, each category is one number, and the category with the largest number is guessed.
 
     Attributes:
-        passes: how many times ≥ 1 the same attacked images were sent; if more than once, each record's own release is
-            solved for first, as in `Unmix`.
+        passes: how many times ≥ 1 the same attacked images were sent; if several times, each record's own release is
+            first solved for, as in `Unmix`.
         repeats: how many times ≥ 1 each of the adversary's images is sent, with fresh random draws and noise.
-        components: largest number ≥ 1 of principal components that are kept; None for all of a release of at most 2,000
-            numbers, and 400 of a larger one.
+        components: largest number ≥ 1 of principal components that are kept. None keeps all of a release of at most
+            2,000 numbers, and 400 of a larger release.
         epochs: number ≥ 0 of epochs of the residual network; 0 keeps the regression's guesses.
         width: number ≥ 1 of units in each of the network's two hidden layers.
         contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
@@ -56,9 +56,9 @@ class Ridge(ReconstructingAttack):
             (`followed_tokens`). In table rows, it puts each token in the column whose own tokens are nearest
             (`field_order`). It needs `passes` = 1.
 
-    The network does not learn from a third of the adversary's images. The result's `curve` is the MSE on this third: of
-    the regression, then of the network after each epoch. The network's correction is multiplied by the factor in [0, 1]
-    that fits this third best (with `contrast`, by the weighted loss).
+    The network does not learn from a third of the adversary's images. The result's `curve` is the MSE on this third
+    (with `contrast`, the weighted loss): of the regression, then of the network after each epoch. The network's
+    correction is multiplied by the factor in [0, 1] that fits this third best.
 
     Source: privkit's own; ridge regression with cross-fitting. That shallow features are linearly decodable is
     folklore.
@@ -82,7 +82,7 @@ class Ridge(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Few training steps in control experiments, and no untrained version, as the regression itself is learned."""
+        """Train for few steps in control experiments; there is no untrained version, as the regression is learned."""
         undoes = {"maps", "scales", "masks", "mixes"} if self.order == "released" else {"maps", "scales", "permutes"}
         return Mounting(
             passes=self.passes,
@@ -96,7 +96,7 @@ class Ridge(ReconstructingAttack):
     ) -> Reconstruction:
         """Query the clients, fit the regression, and refine its guesses.
 
-        It raises `NotApplicable` if the adversary's images fill fewer than three rounds, or a table has too many
+        Raises `NotApplicable` if the adversary's images fill fewer than three rounds, or a table has too many
         categories; if `passes` > 1, also in the cases of `Unmix`.
         """
         check_forms(self, observation)
@@ -146,7 +146,7 @@ class Ridge(ReconstructingAttack):
 
 
 def as_numbers(records: Tensor, columns: Sequence[int]) -> Tensor:
-    """Records [N, C] as float numbers [N, P]; other records ([N, ...], without `columns`) are flattened."""
+    """Encode table rows [N, C] as numbers [N, P], categories one-hot; without `columns`, flatten records [N, ...]."""
     if not columns:
         return records.flatten(1)
     cells = zip(records.unbind(1), columns, strict=True)
@@ -154,7 +154,7 @@ def as_numbers(records: Tensor, columns: Sequence[int]) -> Tensor:
 
 
 def _as_cells(numbers: Tensor, columns: Sequence[int]) -> Tensor:
-    """Records [N, C] from guessed numbers [N, P] in [0, 1]: each category is the value with the largest number.
+    """Decode table rows [N, C] from numbers [N, P] in [0, 1]; the category with the largest number is chosen.
 
     >>> _as_cells(torch.tensor([[0.5, 0.1, 0.7, 0.2]]), (0, 3))
     tensor([[0.5000, 1.0000]])
@@ -164,7 +164,7 @@ def _as_cells(numbers: Tensor, columns: Sequence[int]) -> Tensor:
 
 
 def _rows(views: Sequence[View]) -> tuple[Tensor, Tensor]:
-    """Rows of releases, [N, F], and the client of each row, int64 [N]; a row that holds several images is repeated."""
+    """The released rows, [N, F], and the client of each, int64 [N]; a row that mixes several images is repeated."""
     clients = [
         (view.smashed.new_zeros(len(view.smashed) * view.mixed) if view.clients is None else view.clients.flatten())
         for view in views
@@ -182,7 +182,7 @@ def _weighted(view: View) -> Tensor:
 
 
 def _sent(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """`_rows` of the adversary's images after sending them, and the image of each row, int64 [N]."""
+    """Send the adversary's images; return released rows [N, F], their clients and images' indices, int64 [N] each."""
     rows, clients, images = [], [], []
     whole = len(own) // batch * batch
     for _ in range(repeats):
@@ -207,7 +207,7 @@ def _principal(known: Tensor, wanted: Tensor, components: int | None) -> tuple[T
 
 
 def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders: Tensor, held_by: Tensor) -> Fitted:
-    """One regression for all rows or one per client: the choice that guesses left-out images better."""
+    """Fit one regression for all rows, or one for each client if this guesses left-out images better."""
     together = cross_fitted(known, targets, folds, wanted)
     clients = senders.unique().tolist()
     if len(clients) < 2:
@@ -233,8 +233,8 @@ class Fitted:
 def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted:
     """Fit targets [N, P] on rows [N, F] by ridge regression, three times, each without one of the folds {0, 1, 2}.
 
-    Rows of one record share a fold; the penalty is chosen by the error on left-out folds. Guesses at rows are by the
-    fit without their fold, guesses at `other` rows [M, F] the mean over the fits.
+    Rows of one record share a fold; the penalty is chosen by the error on left-out folds. A row is guessed by the fit
+    without its fold, and each of the `other` rows [M, F] by the mean over the fits.
 
     Source: Hoerl and Kennard 1970; the penalty by cross-validation (Stone 1974).
     """
@@ -277,10 +277,8 @@ class _Fit:
         return cls(middle, mean, basis, values.clamp_min(0), basis.T @ (away.T @ (targets - mean)))
 
     def turned(self, rows: Tensor) -> Tensor:
-        """Rows [n, F] in the coordinates of the basis."""
         return (rows - self.middle) @ self.basis
 
     def guess(self, turned: Tensor, penalty: float) -> Tensor:
-        """Targets [n, P] for `turned` rows."""
         shrunk = self.along / (self.values + penalty * self.values.sum().clamp_min(1e-300)).unsqueeze(1)
         return turned @ shrunk + self.mean

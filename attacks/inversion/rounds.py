@@ -1,4 +1,4 @@
-"""Combination of views: group or average passes of the same victims, and cut the rows of all rounds into chunks."""
+"""Tools for views (the releases of rounds): group or average passes of the same images, and cut rows into chunks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from privkit.attacks.inversion.recurrence import keeps_places
 
 
 def averaged(views: Sequence[View], align: bool = False) -> View:
-    """The mean of several releases of the same images in the same rows; noise shrinks by √R for R releases.
+    """Average several releases of the same images in the same rows; noise shrinks by √R for R releases.
 
     If tokens were masked by public masks, each position is the mean over the releases that kept it (`unmasked`). With
-    `align`, tokens are first matched with the first release's, by the least sum of squared distances. It raises
-    `NotApplicable` if releases differ in form, rows mix images, or masked tokens are to be aligned.
+    `align`, tokens are first matched with the first release's tokens, by the least sum of squared distances. Raises
+    `NotApplicable` if only some releases have masks, or masked tokens are to be aligned.
     """
     if masked(views):
         if align:
@@ -37,7 +37,7 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
 def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> ImageObservation:
     """If records were sent `passes` > 1 times, replace their releases, and answers to queries, by each record's mean.
 
-    It raises `NotApplicable` if a record's releases differ in form, a row mixes records, or the order of tokens varies.
+    Raises `NotApplicable` if a record's releases differ in form, a row mixes records, or the order of tokens varies.
     """
     if passes == 1:
         return observation
@@ -58,9 +58,9 @@ def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> 
 
 
 def in_order(answer: QueryResult, records: int, attack: str) -> View:
-    """The view in an answer to a query, with its rows in the order of the sent records.
+    """Take the release (view) from an answer to a query, with its rows in the order of the sent records.
 
-    It raises `NotApplicable` if a row mixes several records, or numbers are not finite.
+    Raises `NotApplicable` if a row mixes several records, or numbers are not finite.
     """
     by_round([answer.view], 1)
     order, weights = answer.row_of_each(records, attack), answer.view.weights
@@ -68,7 +68,7 @@ def in_order(answer: QueryResult, records: int, attack: str) -> View:
 
 
 def masked(views: Sequence[View]) -> bool:
-    """Whether unmixed rows were masked by public masks; `NotApplicable` if only some views were masked."""
+    """Whether public masks were applied to unmixed rows; raises `NotApplicable` if only some views were masked."""
     public = [view.weights is not None for view in views]
     if any(public) and not all(public):
         raise NotApplicable("rounds can be combined only if masks are public in all passes or in none")
@@ -88,10 +88,10 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
 
 def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list[list[View]]:
-    """For each round the list of its views, one for each pass; `views` has all rounds of the first pass first.
+    """Group views by round: a list for each round, with one view for each pass. `views` has the first pass first.
 
-    It raises `NotApplicable` if the number of views is not a multiple of `passes`, the views of a round differ in form,
-    a row mixes several records (unless `mixed`), only some passes were masked, or a number is not finite.
+    Raises `NotApplicable` if the number of views is not a multiple of `passes`, the views of a round differ in form, a
+    row mixes several records (unless `mixed`), only some passes were masked, or a number is not finite.
 
     >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]
     >>> [[view.round for view in same] for same in by_round(views, 2)]
@@ -119,7 +119,7 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
 
 
 def chunks_of(views: Sequence[View], rows: int) -> list[View]:
-    """The rows of all views, in chunks."""
+    """Cut the rows of all views into views of at most `rows` rows."""
     smashed = torch.cat([v.smashed for v in views]).split(rows)
     weights: Sequence[Tensor | None] = [None] * len(smashed)
     if views[0].weights is not None:
@@ -128,6 +128,6 @@ def chunks_of(views: Sequence[View], rows: int) -> list[View]:
 
 
 def labels_of(views: Sequence[View]) -> Tensor | None:
-    """Labels int64 [N] of all rows if they are sent as class numbers, else None."""
+    """The labels of all rows, int64 [N], if they are sent as class numbers, else None."""
     labels = [v.labels for v in views if v.labels is not None and not v.labels.is_floating_point()]
     return torch.cat(labels) if len(labels) == len(views) else None

@@ -1,4 +1,4 @@
-"""SARA: put tokens in predicted places, complete missing tokens, and decode the image."""
+"""SARA: moves tokens to predicted positions, completes missing tokens, and decodes the image."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from privkit.constraints import Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
 _IMAGES_A_STEP = 16  # more and smaller steps learn more in the same time
-_COMPLETION_WEIGHT = 0.05  # weight of completed tokens' squared error (variance 1) beside that of pixels
+_COMPLETION_WEIGHT = 0.05  # weight of the squared error of completed tokens (variance 1), relative to pixels
 
 
 class Completion(nn.Module):
-    """The network that predicts missing tokens from the others, and then decodes all tokens."""
+    """A network that predicts missing tokens from the other tokens, and then decodes all tokens."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Completion(nn.Module):
         self.leave = nn.Linear(width, geometry.token_dim)
 
     def forward(self, tokens: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-        """Fill in the missing tokens of N images (T tokens of D numbers each), and decode the images."""
+        """Complete tokens [N, T, D], of which some are `absent`, bool [N, T]; return them and the decoded images."""
         held = torch.where(absent.unsqueeze(2), self.missing, tokens)
         filled = self.leave(self.block(self.enter(held) + self.decoder.positions))
         completed = torch.where(absent.unsqueeze(2), filled, tokens)
@@ -54,15 +54,15 @@ class Completion(nn.Module):
 class Sara(ReconstructingAttack):
     """Reconstruct images from shuffled and partly missing tokens, by three networks one after another.
 
-    The first predicts each token's place (the predictor of the attack `drag_reorder`), the second completes missing
+    The first predicts each token's position (the predictor of the attack `drag_reorder`), the second completes missing
     tokens, and the third decodes images. Tokens of zeros count as missing. The second and third network learn from the
     adversary's tokens in the predicted order, with random masks, so they adapt to the predictor's mistakes. The
-    predictor learns from the same images: held-out images for it did not help in measurements, since a single layer
-    overfits little.
+    predictor learns from the same images: separate images did not help in measurements, since a single layer overfits
+    little.
 
     Attributes:
-        predictor_epochs: number of epochs of the position predictor, ≥ 0.
-        epochs: number of epochs of completion and decoder, ≥ 0; None takes the number from the audit's budget.
+        predictor_epochs: number ≥ 0 of epochs of the position predictor.
+        epochs: number ≥ 0 of epochs of completion and decoder; None takes the number from the audit's budget.
         masked: largest share in [0, 1] of an image's tokens that are masked in training.
 
     Source: the three steps of SARA, arXiv 2609.01232; sizes and training are privkit's own, since neither the paper's
@@ -119,7 +119,6 @@ class Sara(ReconstructingAttack):
 def _masked_token_losses(
     network: Completion, learned: Predicted, predicted: Tensor, masked: float, draws: Generator
 ) -> Iterator[Tensor]:
-    """The losses of one epoch's steps: errors of images and of masked tokens, see `completion_loss`."""
     geometry, own = learned.decoder.geometry, learned.own.tokens
     for rows in torch.randperm(len(own), generator=draws).split(_IMAGES_A_STEP):
         share = masked * torch.rand(len(rows), 1, generator=draws)
@@ -128,10 +127,10 @@ def _masked_token_losses(
 
 
 def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
-    """The loss of completion and decoder: the mean squared error of pixels plus 0.05 times that of the masked tokens.
+    """Loss of completion and decoder: the mean squared error of pixels, plus 0.05 times the error of masked tokens.
 
-    `predicted` [n, T, D] are tokens in their predicted places, from the adversary's images with the indices `rows`,
-    int64 [n]; `absent`, bool [n, T], says which tokens are masked.
+    `predicted` [n, T, D] are tokens in their predicted positions, from the adversary's images with the indices `rows`,
+    int64 [n]; `absent`, bool [n, T], says which tokens are masked. Errors of tokens are in units of their variance.
     """
     geometry = learned.decoder.geometry
     truth = learned.standardized(learned.own.tokens[rows])

@@ -1,4 +1,4 @@
-"""SDAR: a passive server trains a simulator of the client on recorded releases, and a decoder of the simulator."""
+"""SDAR: a passive server trains a simulator of the client on recorded releases, and a decoder for its releases."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # as in the authors' released 
 class SDAR(ReconstructingAttack):
     """Passive attack: a network learns to simulate the client's releases, with the help of the server's own segment.
 
-    The simulator maps the adversary's images to releases. The server's frozen segment should classify them correctly,
-    and a discriminator should not distinguish them from the recorded releases. A decoder learns to reconstruct the
-    adversary's images from simulated releases. A second discriminator should not distinguish the decoder's images of
-    recorded releases from the adversary's images. The attack sends nothing, so clients cannot notice it.
+    The simulator maps the adversary's images to simulated releases. The server's frozen segment should classify
+    simulated releases correctly, and a discriminator should not distinguish them from recorded releases. A decoder
+    learns to reconstruct the adversary's images from simulated releases. A second discriminator should not distinguish
+    the decoder's images of recorded releases from the adversary's images. The attack sends nothing, so clients cannot
+    notice it.
 
     Attributes:
         epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes half of the audit's budget.
         simulator: "generic" (convolutions that use only the form of the release), or "known" (the client's architecture
             with new random weights, as in UnSplit; needs `lower`).
-        learning_rate: learning rate of Adam on simulator and decoder, > 0.
-        discriminator_rate: learning rate of Adam on both discriminators, > 0.
+        learning_rate: learning rate > 0 of Adam on simulator and decoder.
+        discriminator_rate: learning rate > 0 of Adam on both discriminators.
         lambda1: weight ≥ 0 of the discriminator's term relative to the cross-entropy in the simulator's objective.
         lambda2: weight ≥ 0 of the second discriminator's term relative to the mean squared error in the decoder's
             objective.
         flip: share in [0, 1) of auxiliary labels replaced by random ones in each step, against overfitting.
-        width: number of channels of the first layers, ≥ 1.
-        batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
-            more than once, or if records are mixed with public weights, each record's own release is solved for first
-            (`Unmixed`).
+        width: number ≥ 1 of channels of the first layers.
+        batch: number ≥ 2 of images in a step.
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
+            several times, each record's release is first solved for (`Unmixed`).
 
     If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the
-    auxiliary images is held out. The result's `curve` is the decoder's MSE on their simulated releases, which does not
-    show how close the simulator is to the client.
+    auxiliary images is held out. The result's `curve` is the decoder's MSE on simulated releases of the held-out
+    images, which does not show how close the simulator is to the client.
 
     Source: Zhu et al. 2023, "Passive inference attacks on split learning via adversarial regularization", Section IV.
     The authors' attack runs during training; this attack uses the releases of the trained client.
@@ -70,13 +70,13 @@ class SDAR(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Labeled images and the server's segment; `lower` for its architecture, if the simulator is "known"."""
+        """Required inputs: labeled images, the server's segment and, if `simulator` is "known", the segment `lower`."""
         own = frozenset({"auxiliary", "auxiliary_labels", "upper"})
         return own | {"lower"} if self.simulator == "known" else own
 
     @property
     def mounting(self) -> ImageMounting:
-        """Half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
+        """Take half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
         return replace(
             mounted(self, 0.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
@@ -94,7 +94,7 @@ class SDAR(ReconstructingAttack):
 
 
 class SDARTraining(SimulatorTraining[SDAR]):
-    """Training of simulator and decoder, each with a discriminator as its opponent."""
+    """Trains simulator and decoder, each against a discriminator."""
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         data, width = self.given, self.attack.width
@@ -118,11 +118,11 @@ class SDARTraining(SimulatorTraining[SDAR]):
         return self._step(data.images[own], labels, data.rows[recorded], theirs, draws)
 
     def _step(self, images: Tensor, labels: Tensor, rows: Tensor, theirs: Tensor | None, draws: Generator) -> Tensor:
-        """One step of all four networks: each learns alone, with the other networks as they were before the step."""
+        """Update all four networks, each with the others' state before the step; return the sum of their losses."""
         attack, upper, count = self.attack, given(self.given.upper), len(rows)
         simulated = self._sent(self.parts["simulator"](images), draws)
         adversarial, fooled, push = self._discriminate("releases", rows, theirs, simulated.detach(), labels)
-        classified = functional.cross_entropy(upper(simulated.clone()), labels)  # it may work in place
+        classified = functional.cross_entropy(upper(simulated.clone()), labels)  # the segment may change its input
         towards = (simulated * (attack.lambda1 * push)).sum()
         self._learn("simulator", classified + towards)
         total = classified.detach() + attack.lambda1 * fooled + adversarial

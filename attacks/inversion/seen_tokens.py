@@ -1,6 +1,6 @@
-"""Seen tokens: a linear guess at an image from its visible tokens, if a mask hides the others; and its refinement.
+"""Seen tokens: guesses an image linearly from the tokens that a mask left visible, and refines the guess.
 
-Attention before the cut spreads every patch over all tokens. So the visible tokens reveal the hidden patches, too.
+Attention before the cut spreads every patch over all tokens. So visible tokens also reveal the hidden patches.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from privkit.attacks.patches import as_tokens
 from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
 
-_COLLECTED = 0.99  # share of own images' tokens at which collecting stops
-_FOLDS = 4  # folds of own images; each one's guesses come from a regression on the others
-_HELD = 10  # every tenth own image is held out to judge the network
-_ROUNDS = 4  # how often each own image is guessed for the network, each time from other places
+_COLLECTED = 0.99  # share of the tokens of the adversary's images at which collecting stops
+_FOLDS = 4  # folds of the adversary's images; each fold is guessed by a regression on the other folds
+_HELD = 10  # every tenth image of the adversary is held out to test the network
+_ROUNDS = 4  # how often each image is guessed for the network's training, each time from other visible places
 _SETS = 64  # different sets of places in each round, so that few matrices are factored
-_TRIED = 100  # most own images on which penalties are tried
+_TRIED = 100  # most of the adversary's images on which penalties are tried
 PENALTIES = tuple(10.0**power for power in range(-8, 0))
 """Penalties on a squared coefficient, in units of the variance of all tokens together."""
 _NUMBERS_AT_ONCE = 2**24
 
 Placed = Callable[[View], tuple[Tensor, Tensor]]
-"""From a view to tokens [N·k, T, D], one row for each image, and bool [N·k, T], which of them the row holds."""
+"""Maps a view to tokens [N·k, T, D], one row for each image, and to bool [N·k, T]: which tokens the view shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenTokens(ReconstructingAttack):
-    """Guess each image by linear regression from the tokens that a mask left visible; a network refines guesses.
+    """Guess each image by linear regression from the tokens that a mask left visible; a network refines the guesses.
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
     the images give the best linear guess from the tokens at any set of places. If a released row mixes images, public
@@ -75,7 +75,7 @@ class SeenTokens(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Few training steps in control experiments, and no untrained version, as the linear guess is learned."""
+        """Train for few steps in control experiments; there is no untrained version, as the linear guess is learned."""
         return Mounting(
             undoes=frozenset({"maps", "masks", "mixes"}),
             any_tokens=True,
@@ -87,9 +87,8 @@ class SeenTokens(ReconstructingAttack):
     ) -> Reconstruction:
         """Send the adversary's images, collect their tokens, solve one regression for each attacked row, and refine.
 
-        It raises `NotApplicable` if releases are vectors, the mixing is secret or adds tokens, the adversary's images
-        fill fewer than two rounds, or an answer is not finite; for dropped tokens, also in the cases of
-        `dropped_places`.
+        Raises `NotApplicable` if releases are vectors, the mixing is secret or adds tokens, the adversary's images fill
+        fewer than two rounds, or an answer is not finite; for dropped tokens, also in the cases of `dropped_places`.
         """
         check_forms(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
@@ -121,11 +120,11 @@ class SeenTokens(ReconstructingAttack):
 
 
 def in_place(view: View) -> tuple[Tensor, Tensor]:
-    """The tokens of each image in a release, if the tokens are in their places.
+    """Assign the tokens of a release to its images, if the tokens are in their places.
 
     A released row may mix k images, with public weights. Returns its tokens, repeated for each image and divided by
-    their weight, [N·k, T, D]; and bool [N·k, T], True for a token that comes from this image alone. It raises
-    `NotApplicable` if weights are hidden, or a position sums several images.
+    their weight, [N·k, T, D]; and bool [N·k, T], True for a token that comes from this image alone. Raises
+    `NotApplicable` if weights are hidden, or every position sums several images.
 
     >>> view = View(round=0, smashed=torch.tensor([[[1.0], [0.0]]]))
     >>> in_place(view)[1].tolist()
@@ -181,10 +180,10 @@ class _Collected:
 def _cross_fitted(
     learned: _Collected, images: Tensor, most: int, rounds: int, draws: Generator
 ) -> tuple[float, Tensor]:
-    """The ridge penalty, and linear guesses [rounds·n, P] at n images of P pixels, from fits without the image.
+    """Choose the ridge penalty, and guess n images of P pixels by fits without the guessed image, [rounds·n, P].
 
     In each round, an image is guessed from the places that are visible in one of 64 randomly drawn rows. There are only
-    64, since guesses from the same places share one matrix.
+    64 rows, since guesses from the same places share one matrix.
     """
     folds = torch.arange(len(images), device=images.device) % _FOLDS
     fits = [Covariances.of(learned.tokens[folds != one], images[folds != one], most) for one in range(_FOLDS)]
@@ -204,13 +203,13 @@ def _cross_fitted(
 
 @dataclass(frozen=True)
 class Covariances:
-    """Second moments of the adversary's tokens, in principal components of each place, and of its images."""
+    """Covariances of the adversary's tokens (principal components at each place) with each other and with images."""
 
     middle: Tensor  # [T, D], mean token at each place
     basis: Tensor  # [T, D, q], q principal components of each place
     mean: Tensor  # [P], mean image
-    within: Tensor  # float64 [T·q + 1, T·q + 1], of tokens with tokens; the last row and column are 0
-    across: Tensor  # float64 [T·q + 1, P], of tokens with images
+    within: Tensor  # float64 [T·q + 1, T·q + 1], tokens with tokens; the last row and column are 0
+    across: Tensor  # float64 [T·q + 1, P], tokens with images
 
     @classmethod
     def of(cls, tokens: Tensor, images: Tensor, most: int) -> Covariances:
@@ -233,11 +232,11 @@ class Covariances:
         along = torch.einsum("ntd,tdq->ntq", rows - self.middle, self.basis).flatten(1).double()
         along = torch.cat([along, along.new_zeros(len(along), 1)], 1)
         shrink = penalty * self.within.trace().clamp_min(1e-300)
-        solved = torch.zeros_like(along)  # coefficients of all numbers, 0 of those that a row does not show
+        solved = torch.zeros_like(along)  # coefficients of all numbers; 0 for numbers that a row does not show
         numbers = torch.arange(width, device=rows.device)
         sets, which, count = seen.unique(dim=0, return_inverse=True, return_counts=True)
         ordered = which.argsort(stable=True)
-        seat = torch.empty_like(which)  # a row's seat among those that show the same
+        seat = torch.empty_like(which)  # a row's index among the rows with the same visible places
         seat[ordered] = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[which[ordered]]
         longest = max(1, int(sets.sum(1).max())) * width
         at_once = max(1, _NUMBERS_AT_ONCE // (longest * max(longest, int(count.max()))))

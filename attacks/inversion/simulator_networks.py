@@ -17,12 +17,12 @@ _SMALLEST_SIDE = 4  # side of the picture from which a vector is read
 
 
 class Simulator(nn.Module):
-    """A convolutional network from images to releases like the client's: with the same form, means and deviations.
+    """A convolutional network from images to simulated releases, with the form, means and deviations of recorded ones.
 
     The output also has the lower limit of the recorded releases, for example 0 after a ReLU. We assume that the
     release's h × w positions form a grid, centered on the image, whose step is the largest whole number of pixels that
     lets the grid fit. This holds for patches, and for convolutions with and without padding. A class token is computed
-    from all positions. Each reduction doubles the width of the first layer, up to four times.
+    from all positions. The width doubles with each reduction of the picture, up to four times `width`.
 
     Source: privkit's own; in SDAR (Zhu et al.), the simulator has the architecture of the client or of another known
     network.
@@ -71,8 +71,6 @@ class Simulator(nn.Module):
 
 
 class _ClassToken(nn.Module):
-    """A linear map from mean features to class tokens with the means and deviations of recorded ones, [N, 1, D]."""
-
     mean: Tensor
     deviation: Tensor
 
@@ -120,12 +118,12 @@ class SimulatorDecoder(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Score rows: higher for rows that look like recorded releases (or, for images, like the adversary's images).
+    """Scores each row: higher if it looks like a recorded release (or like the adversary's images, if rows are images).
 
-    Inputs are scaled by the standard deviations of example rows. With `classes` > 0, rows are scored with their labels.
+    Inputs are standardized per channel, by example rows. If `classes` > 0, the score also depends on the row's label.
 
-    Source: Zhu et al., SDAR: two discriminators that read labels, here by a projection (Miyato and Koyama 2018, "cGANs
-    with projection discriminator").
+    Source: Zhu et al., SDAR, whose two discriminators take labels as input; here labels enter by a projection (Miyato
+    and Koyama 2018, "cGANs with projection discriminator").
     """
 
     mean: Tensor
@@ -151,7 +149,7 @@ class Discriminator(nn.Module):
         self.of_label = nn.Embedding(classes, 4 * channels) if classes else None
 
     def forward(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        """Scores [N] of the rows. Labels, int64 [N], are read if the discriminator was built for them."""
+        """Score the rows, [N]. Labels, int64 [N], are used if the discriminator was built for labels."""
         features = self.body((as_maps(rows, self.geometry) - self.mean) / self.deviation)
         score: Tensor = self.score(features).squeeze(1)
         if self.of_label is None or labels is None:
@@ -161,7 +159,7 @@ class Discriminator(nn.Module):
 
 
 def _halvings(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
-    """Rows and columns of the smallest picture, and the factors by which the image shrinks to this size."""
+    """The rows and columns of the smallest feature map, and the factors by which the image shrinks to this size."""
     sides, cells = geometry.image_shape[1:], (geometry.rows, geometry.columns)
     if cells == (1, 1):
         halved = 0
@@ -177,7 +175,6 @@ def _layer(inputs: int, outputs: int, step: int = 1) -> nn.Sequential:
 
 
 def _primes(number: int) -> list[int]:
-    """Prime factors, ascending."""
     factors, factor = [], 2
     while number > 1:
         while number % factor == 0:

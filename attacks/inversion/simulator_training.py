@@ -44,9 +44,9 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """A sentence for results: the attack runs on trained clients, while the published one runs during the training.
+    """Say in a sentence that the attack runs on trained clients, while the published attack runs during training.
 
-    The attack has `epochs` epochs, or a `share` (in words) of the audit's; the published one `steps` steps of `batch`.
+    `epochs` is None if the attack takes `share` (in words) of the audit's. The published attack has `steps` steps.
     """
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
@@ -57,7 +57,7 @@ def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -
 
 @dataclass(frozen=True, kw_only=True)
 class AttackData:
-    """The adversary's recorded rows, and its own images and labels."""
+    """The data of an attack: recorded releases, and the adversary's images and labels."""
 
     # recorded releases [N, ...]; with mixing or several passes, the solved release of each record (`Unmixed`)
     rows: Tensor
@@ -69,16 +69,16 @@ class AttackData:
     lower: nn.Module | None = None  # the client's segment, if its architecture is known
     # function that applies the clients' defense, and unmixing, to a round of smashed data; or None
     imitate: Callable[[Tensor, Generator], Tensor] | None = None
-    round_size: int = 1  # rows of such a round
+    round_size: int = 1  # number of rows in a round for `imitate`
     seats: Tensor | None = None  # int64, the row of each image that is to be guessed; None for each row once
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
         """Collect and check the data of an attack: recorded rows, and the adversary's images and labels.
 
-        The adversary knows the architecture of `lower`, if given; its weights are not used. It raises `NotApplicable`
-        if a field is missing, weights of mixed records are hidden, there are too few images, labels are not whole
-        numbers, or the server's segment cannot classify the rows.
+        The adversary knows the architecture of `lower`, if given; its weights are not used. Raises `NotApplicable` if a
+        field is missing, weights of mixed records are hidden, there are too few images, labels are not whole numbers,
+        or the server's segment cannot classify the rows.
         """
         check_forms(attack, observation)
         views, device, passes = observation.views, observation.views[0].smashed.device, attack.mounting.passes
@@ -113,7 +113,7 @@ class AttackData:
 
 
 def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None) -> int:
-    """Number of classes of the server's segment, which must accept the rows and have all the labels."""
+    """Count the classes of the server's segment; raise `NotApplicable` if rows or labels do not fit the segment."""
     try:
         with torch.no_grad():
             logits: Tensor = upper(rows[:2])
@@ -176,18 +176,18 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
     @abstractmethod
     def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:
-        """One step of all networks on images `own` and rows `recorded`, indices int64 [B] each; the sum of losses."""
+        """Update all networks on images `own` and rows `recorded` (int64 [B] indices); return the sum of losses."""
 
     def epoch(self, number: int) -> float:
-        """Train for one pass over the auxiliary images; returns the decoder's MSE on held-out images."""
+        """Train for one pass over the auxiliary images; return the decoder's MSE on held-out images."""
         losses = self._learn_all(number)
         if not isfinite(losses):
             raise AttackDiverged(f"{self.attack.name}: the losses of epoch {number + 1} add up to {losses}")
         return self.held_out()
 
     def _learn_all(self, number: int) -> float:
-        """Train all networks for one pass over the auxiliary images; the sum of losses, finite if all are."""
-        draws = Generator(self.device).manual_seed(self.root + 1 + number)  # nothing of earlier epochs is in it
+        """Train all networks for one pass over the auxiliary images; return the sum of losses, finite if all are."""
+        draws = Generator(self.device).manual_seed(self.root + 1 + number)  # independent of earlier epochs
         batch = min(self.attack.batch, self.train)
         steps = self.train // batch
         order = torch.randperm(self.train, generator=draws, device=self.device)[: steps * batch].view(steps, batch)
@@ -201,7 +201,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         return float(total)
 
     def _sent(self, simulated: Tensor, draws: Generator) -> Tensor:
-        """The simulated release after the clients' defense, which treats it as part of a whole round."""
+        """Apply the clients' defense to a simulated release; repeated rows fill the last round."""
         given, count = self.given, len(simulated)
         if given.imitate is None:
             return simulated
@@ -219,8 +219,8 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         """Train a discriminator for one step on real and fake rows, with labels if both kinds of rows have them.
 
         A discriminator scores each row separately, so one backward pass serves both losses: for a row with score s, the
-        gradient of softplus(-s) equals -exp(-s) times the gradient of softplus(s). Returns the discriminator's loss;
-        the loss of the network that made `fake`; and the latter's gradient at `fake`.
+        gradient of softplus(-s) equals -exp(-s) times the gradient of softplus(s). Returns the discriminator's loss,
+        the loss of the network that made `fake`, and the gradient of this second loss at `fake`.
         """
         discriminator, fake = self.parts[name], fake.requires_grad_()
         labels = None if of_real is None or of_fake is None else torch.cat([of_real, of_fake])
@@ -238,7 +238,6 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         self.optimizers[name].step()
 
     def _with_labels(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        """The decoder's input: rows, with labels (if known) as further channels."""
         rows = rows / self.unit
         if self.given.labels is None or labels is None:
             return rows
@@ -254,7 +253,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
     @torch.no_grad()
     def held_out(self) -> float:
-        """MSE on the held-out auxiliary images after simulator and decoder."""
+        """The MSE at which the decoder reconstructs held-out images from simulated releases."""
         given = self.given
         images, labels = given.images[self.train :], given.own_labels
         simulator = self.parts["simulator"].eval()
@@ -266,13 +265,12 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
     @torch.no_grad()
     def guess(self) -> Tensor:
-        """Guesses at the images behind the recorded rows."""
+        """Guess the images behind the recorded rows, [G, C, H, W] in [0, 1]."""
         self.parts["decoder"].eval()
         images = self._decoded(self.given.rows, self.given.labels)
         return images if self.given.seats is None else images[self.given.seats]
 
     def _decoded(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        """Decoded images of many releases, clamped to [0, 1]."""
         return in_chunks(
             lambda part: self._decode(rows[part], None if labels is None else labels[part]), len(rows), _CHUNK
         ).clamp(0, 1)
@@ -282,7 +280,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
 
 class ByLabel:
-    """Draws images of the adversary with given labels; it is built from the labels of all these images, int64 [M]."""
+    """Draws images of the adversary that have given labels; `labels` int64 [M] are the labels of all its images."""
 
     def __init__(self, labels: Tensor) -> None:
         self.rows = labels.argsort(stable=True)
@@ -290,7 +288,7 @@ class ByLabel:
         self.starts = self.counts.cumsum(0) - self.counts
 
     def drawn(self, wanted: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """For each wanted label, the index of an image with it; without one, any index, with the label −1."""
+        """Draw for each wanted label an image index; return indices and labels (if none has it, any index and −1)."""
         inside = (wanted >= 0) & (wanted < len(self.counts))
         known = wanted.clamp(0, len(self.counts) - 1)
         usable = inside & (self.counts[known] > 0)

@@ -1,4 +1,4 @@
-"""A decoder for texts: it learns from the adversary's texts which word a token represents in its text."""
+"""A decoder for texts: it learns from the adversary's texts which word a token (released vector) stands for."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 32
-_SHOWN = 0.5  # least share of a token that is seen, for a token whose word counts
+_SHOWN = 0.5  # least visible share of a token that is used in training
 _IGNORED = -100  # label that the cross-entropy leaves out
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDecoder(ReconstructingAttack):
-    """A network that predicts the word of each token, trained on the adversary's texts sent through the clients.
+    """Predicts the word behind each released token (a vector) by a network, trained on the adversary's texts.
 
-    The adversary sends its own texts, and texts of random words, in which rare words occur often. The network starts
-    from linear discriminants of the returned tokens. A transformer over the tokens of a text then learns to correct
-    them, since after a transformer block a token depends on all words of its text.
+    The adversary sends its own texts through the clients, and also texts of random words, in which rare words occur
+    often. The network starts from linear discriminants of the returned tokens. A transformer over the tokens of a text
+    then learns to correct the discriminants, since after a transformer block a token depends on all words of its text.
 
     If a release mixes texts of several clients, each text's tokens are first computed as in `Unmix`. The attack needs
     tokens in their places; if tokens are shuffled or dropped, use the attack `vocabulary`. It cannot predict a word
@@ -49,8 +49,8 @@ class TokenDecoder(ReconstructingAttack):
     Attributes:
         epochs: number ≥ 0 of epochs over the sent texts; 0 uses the discriminants alone.
         width: width of the network's layers, a multiple of 4.
-        passes: how many times ≥ 1 the same attacked texts were sent; all rounds of the first sending come first. A
-            text's releases are averaged or, if mixed, separated. The adversary sends its own texts as many times.
+        passes: how many times ≥ 1 the same attacked texts were sent, pass after pass. A text's releases are averaged
+            or, if mixed, separated. The adversary sends its own texts as many times.
 
     The result's `curve` is the cross-entropy of words on a held-out tenth of the adversary's texts.
 
@@ -147,8 +147,8 @@ class TokenDecoder(ReconstructingAttack):
 class _Decoder(nn.Module):
     """Logits of words [N, T, W] from standardized tokens [N, T, D]: linear logits plus the output of a transformer.
 
-    If tokens are `masked`, [N, T, D + 1], a last number says how much of a token is seen. The more a token is masked,
-    the more the logits of its place replace its own.
+    If tokens are `masked`, inputs are [N, T, D + 1], and the last number is the visible share of a token. The more a
+    token is masked, the more the logits of its place replace its own logits.
     """
 
     def __init__(self, length: int, size: int, words: int, width: int, masked: bool) -> None:

@@ -28,10 +28,10 @@ _EXPLAINS = 2.0
 ROUGE-1 behind `random_cutout` was .66, .73 and .76, and .99, .93 and .87 of the texts were identified (seed 0)."""
 _BASES = 8  # texts in which a word's effect on other places is averaged
 _SURE = 20.0
-"""A word that leads the next one by this many nats is not tried again in the first pass; later passes need a larger
+"""A word that leads the next word by this many nats is not tried again in the first epoch; later epochs need a larger
 lead."""
-_SURER = 4.0  # factor on `_SURE` from pass to pass
-_WIDER = 8  # factor on the number of candidates while no exact one is found and one must exist
+_SURER = 4.0  # factor on `_SURE` from epoch to epoch
+_WIDER = 8  # factor on the number of candidates, until the exact word is found that must exist
 # a finished text is explained as well as the median text, up to this factor: all have the same noise
 _LIKE_OTHERS = 1.5
 _SHOWN = 3.0  # standard errors that show whether tokens were released in their places
@@ -42,11 +42,11 @@ class TokenSearch(ReconstructingAttack):
     """Search each text, word by word, until the known lower segment maps it to the release.
 
     The adversary sends its own texts and texts of random words through its copy of the lower segment. Each word's mean
-    token gives a first guess at every place. Then the search visits each place. The difference between the release and
-    the output for the present guess shows which words would fit better. The best candidates are tried, and the word
-    that gives the likeliest text is kept. Without noise, the likeliest text has the smallest difference; a difference
-    of zero means that the text explains the release. With noise, word frequencies in the adversary's texts count as
-    well.
+    token (released vector) gives a first guess at every place. Then the search visits each place. The difference
+    between the release and the output for the present guess shows which words would fit better. The best candidates are
+    tried, and the word that gives the likeliest text is kept. Without noise, the likeliest text has the smallest
+    difference; a difference of zero means that the text explains the release. With noise, word frequencies in the
+    adversary's texts count as well.
 
     In a causal model no place depends on later places. Without noise, one search from left to right is then enough: if
     no candidate gives the token exactly, all words are tried.
@@ -61,8 +61,7 @@ class TokenSearch(ReconstructingAttack):
     Attributes:
         epochs: number ≥ 0 of times that the search visits all places.
         candidates: number ≥ 1 of words tried at each place in the first epoch; it doubles with each further epoch.
-        passes: how many times ≥ 1 the same attacked texts were sent; all rounds of the first sending come first. A
-            text's releases are averaged.
+        passes: how many times ≥ 1 the same attacked texts were sent, pass after pass. A text's releases are averaged.
 
     The result's `curve` is the mean squared difference between release and output after each epoch, as a share of the
     release's variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.
@@ -95,7 +94,8 @@ class TokenSearch(ReconstructingAttack):
         """Guess the word at each place, and improve the guesses by the search; see `Attack.run`.
 
         Raises:
-            NotApplicable: if a release has no token for each word, or if the number of words is unknown.
+            NotApplicable: if a release has no token for each word, the number of words is unknown, or the lower
+                segment's tokens have another size than the released tokens.
 
         >>> from privkit.attacks.base import View
         >>> mixing = torch.nn.RNN(8, 8, batch_first=True)
@@ -171,7 +171,7 @@ class _Search(Resumable):
         guess: guessed words, int64 [N, T], changed in place.
         candidates: number ≥ 1 of candidates in the first epoch.
         causal: whether no place depends on later places, and none is masked.
-        effects: mean effect of each word on other places' tokens, [words, D]; None if no token is masked.
+        effects: mean token of other places for each word, [words, D]; None if no token is masked.
     """
 
     def __init__(
@@ -195,11 +195,11 @@ class _Search(Resumable):
         return {"guess": self.guess, "moved": self._moved}
 
     def explained(self) -> int:
-        """Number of texts whose output equals the release up to rounding."""
+        """Count the texts whose output equals the release up to rounding."""
         return int((self._left() <= self._means.least).sum())
 
     def hedged(self) -> Tensor:
-        """The guess, with the commonest word of its place for each masked word that explains little, int64 [N, T]."""
+        """Replace masked words that explain little by the commonest word of their place; return words, int64 [N, T]."""
         found, left = self.guess.clone(), self._left()
         for place, common in enumerate(self._means.common if self._effects is not None else ()):
             other = self.guess.clone()
@@ -225,7 +225,7 @@ class _Search(Resumable):
         return float(self._left().mean() / self._released.var().clamp_min(1e-12))
 
     def _settle(self, rows: Tensor, place: int, noise: float, tried: int, sure: float, *, first: bool) -> None:
-        """Choose the word at one place of each text, if another word may fit as well."""
+        """Choose again the word at `place` of texts `rows`, unless the present word is the likeliest by `sure` nats."""
         guess, released, seen = self.guess[rows], self._released[rows], self._seen[rows]
         apart = released - seen * _outputs(self._lower, guess)
         left = apart[:, place]
@@ -266,7 +266,7 @@ class _Search(Resumable):
 
 
 def _effects(lower: nn.Module, texts: Tensor, words: int) -> Tensor:
-    """The mean effect of each word at one place on the tokens of all other places, [words, D]."""
+    """The mean token of all other places, [words, D], if the first place holds each of the words in turn."""
     tried = texts.repeat(words, 1)
     tried[:, 0] = torch.arange(words, device=texts.device).repeat_interleave(len(texts))
     tokens: Tensor = _outputs(lower, tried)[:, 1:].unflatten(0, (words, -1)).mean((1, 2))
@@ -274,18 +274,17 @@ def _effects(lower: nn.Module, texts: Tensor, words: int) -> Tensor:
 
 
 def _outputs(lower: nn.Module, texts: Tensor) -> Tensor:
-    """Tokens [n, T, D] of texts [n, T], in parts that fit into memory."""
     most = max(1, _NUMBERS // (64 * texts.shape[1]))
     return in_chunks(lambda part: lower(texts[part]), len(texts), most).float()
 
 
 def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tuple[Tensor, Tensor]:
-    """The likeliest words of each of n tokens and their costs, both [n, most], the likeliest word first.
+    """Find the likeliest words for each of n tokens: costs in nats, lowest first, and word indices, both [n, most].
 
     Args:
         means: mean token and frequency of each word.
-        wanted: one or several estimates of each token without the mean effect of its place, [ways, n, D]; for each
-            word, the estimate with the least cost counts.
+        wanted: one or several estimates of each token, [ways, n, D], minus the mean effect of the token's place. A
+            word's cost is its least cost over these estimates.
         noise: variance of the noise on each number.
         most: number of words that are returned for each token.
     """
@@ -300,7 +299,7 @@ def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tup
 
 
 def _read(means: WordMeans, tokens: Tensor, noise: float) -> Tensor:
-    """The likeliest word of each token alone, int64 [N, T], from tokens [N, T, D] minus their place's mean effect."""
+    """Find the likeliest word of each token alone, int64 [N, T]; `tokens` [N, T, D] lack their places' mean effect."""
     return _likeliest(means, tokens.flatten(0, 1)[None], noise, 1)[1].view(tokens.shape[:2])
 
 
@@ -312,7 +311,7 @@ def _left(lower: nn.Module, released: Tensor, seen: Tensor | float, guess: Tenso
 def _order(
     lower: nn.Module, means: WordMeans, released: Tensor, guess: Tensor, written: bool, draws: Generator
 ) -> Tensor | None:
-    """The released token that belongs to each place, int64 [N, T] for N texts; None if tokens are in their places.
+    """Find the released token of each place, int64 [N, T] for N texts; None if tokens are in their places.
 
     Tokens count as in place if the lower segment explains them better in the released order than in the likeliest other
     order. If the lower segment treats all places alike, the adversary's texts decide (if there are any): tokens count
@@ -332,7 +331,7 @@ def _order(
 
 
 def _in_errors(gains: Tensor) -> float:
-    """The mean of gains [N] in standard errors."""
+    """The mean of gains [N], divided by its standard error."""
     error = float(gains.std(correction=0)) / sqrt(len(gains))
     return float(gains.mean()) / max(error, float(torch.finfo(gains.dtype).tiny))
 
@@ -349,7 +348,7 @@ def _causal(lower: nn.Module, text: Tensor, words: int) -> bool:
 
 
 def _quiet(lower: nn.Module, released: Tensor, means: WordMeans) -> bool:
-    """Whether a causal segment reproduces the first token of most texts exactly by some word, so there is no noise."""
+    """Whether there is no noise: some word gives exactly the first token of most texts (of a causal segment)."""
     texts = torch.arange(len(means.means), device=released.device).unsqueeze(1).expand(-1, released.shape[1])
     first = _outputs(lower, texts)[:, 0]
     least = in_chunks(
@@ -359,7 +358,7 @@ def _quiet(lower: nn.Module, released: Tensor, means: WordMeans) -> bool:
 
 
 def _words(lower: nn.Module, length: int, own: Tensor | None, device: torch.device) -> int:
-    """The number of words in the segment's first embedding or, without one, in the adversary's texts."""
+    """Count the words in the segment's first embedding or, without an embedding, in the adversary's texts."""
     found: list[int] = []
     parts = [part for part in lower.modules() if isinstance(part, nn.Embedding)]
     hooks = [part.register_forward_hook(lambda part, *_: found.append(part.num_embeddings)) for part in parts]

@@ -20,20 +20,20 @@ _READ_ROWS = 256
 
 
 def encoder(width: int) -> nn.TransformerEncoder:
-    """Two transformer blocks over the tokens of a text, without an embedding of places; `width` is a multiple of 4."""
+    """Build two transformer blocks over tokens of a text, without position embedding; `width` is a multiple of 4."""
     layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.1, "gelu", batch_first=True, norm_first=True)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
 class TokenTraining(Learner):
-    """Train a network to classify tokens; an epoch returns the cross-entropy on the held-out first texts.
+    """Trains a network to classify tokens; an epoch returns the cross-entropy on the first `held` texts.
 
     Args:
         network: network from standardized tokens [n, T, D], with `seen` [n, T, D + 1], to logits [n, T, L] of L labels;
             trained in place.
         tokens: released tokens of M known texts, [M, T, D].
         labels: label of each token, int64 [M, T]; −100 for a token that does not count.
-        held: number of held-out texts.
+        held: number of texts, the first of all, that are held out.
         epochs: number of epochs, which sets the learning-rate schedule.
         step_rows: number of texts per training step.
         seen: how much of each token is seen, [M, T] from 0 to 1, which the network gets as a last number of the token;
@@ -42,7 +42,7 @@ class TokenTraining(Learner):
 
     Attributes:
         middle: mean of each of the D numbers of a token, [D].
-        scale: their standard deviations, [D].
+        scale: standard deviation of each of these numbers, [D].
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class TokenTraining(Learner):
         return functional.cross_entropy(self.network(self._tokens[rows]).flatten(0, 1), self._labels[rows].flatten())
 
     def epoch(self, number: int) -> float:
-        """One pass over the rows that are not held out."""
         device = self._tokens.device
         self.network.train()
         with seeded(device, self._seed + number):
@@ -86,7 +85,7 @@ class TokenTraining(Learner):
 
     @torch.no_grad()
     def read(self, released: Tensor, named: Callable[[Tensor], Tensor], seen: Tensor | None = None) -> Tensor:
-        """The result of the function `named` on the logits of released tokens [N, T, D], computed chunk by chunk."""
+        """Apply the function `named` to the logits of released tokens [N, T, D], chunk by chunk."""
         self.network.eval()
 
         def part(rows: slice) -> Tensor:

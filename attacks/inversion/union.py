@@ -23,10 +23,10 @@ from privkit.attacks.order.own_tokens import KEEPS_ALL
 from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Whole
 
-_SAME = 1e-4  # share of the mean squared distance of two tokens: below it, they are copies of one
+_SAME = 1e-4  # share of the mean squared distance of two tokens, below which they count as copies
 _UNDOES = frozenset({"mixes", "permutes", "shortens"})
-_RECUR = 0.5  # least share of own tokens that come back in another pass
-_LONGER = 2.0  # share of the budget's epochs: these are cheap, since nothing is sent in them
+_RECUR = 0.5  # least share of the adversary's tokens that appear in another pass
+_LONGER = 2.0  # multiple of the budget's epochs: they are cheap, since nothing is sent in them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Union(ReconstructingAttack):
     change, and that tokens are released without noise.
 
     Attributes:
-        passes: how many times ≥ 2 the same attacked records were sent; all rounds of the first sending come first.
+        passes: how many times ≥ 2 the same attacked records were sent, pass after pass.
         decoder: as in `BlackBox`; None is "mae" if tokens of the adversary's images come back in their places, and
             "set" otherwise.
         epochs: number ≥ 0 of epochs over the auxiliary images; None takes twice the audit's budget.
@@ -110,7 +110,7 @@ def tokens_alone(
         passes: how many times ≥ 2 the same records were sent.
         tokens: number T of tokens of a record.
         attack: the attack's name, for error messages.
-        draws: random numbers of one round of queries, which tests whether tokens recur.
+        draws: random generator for the queries that test whether tokens recur.
 
     Returns:
         The observation as if each record had been sent alone, with T tokens in any order; a missing token is zero. And
@@ -148,7 +148,7 @@ class _TokenSets:
     """The distinct tokens of each record."""
 
     tokens: Tensor  # [R, n, D], all tokens that were sent in the record's rows
-    met: Tensor  # float [R, n], how often each came; 0 for repeated tokens, and if it may be another record's
+    met: Tensor  # float [R, n], how often each token came; 0 for repetitions, and for tokens of unclear record
     # float [R], number of a record's tokens that came more than once, divided by the tokens of a row; at most 1
     recurring: Tensor
     in_place: Tensor  # float [R], share of the tokens in a record's first row that keep their place in its second row
@@ -158,7 +158,7 @@ class _TokenSets:
         return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
-        """For each of R records, the T tokens that came most often, in order of arrival, then zeros: [R, T, D + 1].
+        """Take for each of R records the T tokens that came most often, in order of arrival, then zeros: [R, T, D + 1].
 
         A last channel holds 1 at tokens and 0 after them.
         """
@@ -173,8 +173,8 @@ class _TokenSets:
 def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
     """Sort the tokens of one round, sent in several passes, by record.
 
-    A token belongs to a record unless all rows with this token also hold another record. If a token occurs several
-    times in a row, the record has as many copies of it as the row with the most.
+    A token belongs to a record unless all rows with this token also hold the same other record. If a token occurs
+    several times in a row, the record has as many copies of it as the row with the most copies.
 
     Args:
         same: the views of the round, one for each of P passes.
@@ -202,7 +202,7 @@ def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
     company = (company & ~alone).float().repeat_interleave(length, 1)  # [R, n, R]
     crossed = tokens[number, row].flatten(1, 2)  # [R, n, D]
     valid = there.repeat_interleave(length, 1)
-    away = crossed - crossed.mean((0, 1))  # what all tokens share would drown their differences
+    away = crossed - crossed.mean((0, 1))  # the common part of all tokens would hide their differences
     apart = distances(away, away)
     same_token = (apart <= _SAME * apart.mean((1, 2), keepdim=True)) & valid.unsqueeze(1) & valid.unsqueeze(2)
     within = torch.block_diag(*[torch.ones(length, length, device=row.device)] * passes).tril(-1)
@@ -222,7 +222,7 @@ def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
 
 
 def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> _TokenSets:
-    """The token sets of one round of the adversary's images, in the order of the images."""
+    """Send one round of the adversary's images in several passes; collect token sets in the order of the images."""
     answers = [query(images, draws) for _ in range(passes)]
     same = [answer.view for answer in answers]
     order = image_of_each(same, answers).argsort()
@@ -231,7 +231,7 @@ def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> _Token
 
 
 def _places(tokens: int, image_shape: tuple[int, int, int]) -> int:
-    """Number of patches in the smallest square grid with ≥ `tokens` patches; `NotApplicable` if none exists."""
+    """Number of patches in the smallest square grid with ≥ `tokens` patches; raises `NotApplicable` if none exists."""
     _, height, width = image_shape
     grids = [(height // side) ** 2 for side in range(1, height + 1) if height == width and height % side == 0]
     fitting = [places for places in grids if places >= tokens]

@@ -1,4 +1,4 @@
-"""Unmixing: compute each client's smashed data from several passes of mixed releases, then decode them."""
+"""Unmixing: computes each client's smashed data from several passes of mixed releases, then decodes it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from privkit.torch_utils.seeded import seeded
 
 _UNEXPLAINED = 0.5  # unexplained share of another pass's variance from which secret ratios count as wrong
 _MASKED = 1.5
-"""Masks are assumed if the span of one half of the positions explains the other half worse than its own span by more
-than this factor. Noise twice as large as the data stays below it (`tests/attacks/inversion/test_unmix.py`); a mask per
-position exceeds it, as long as noise is small."""
-_LEAST = 1e-9  # share of the variance that is rounding
-_SAME = 0.9  # cosine from which two candidates are one client
+"""Masks are assumed if vectors fitted to one half of the positions leave more than this factor times as much of the
+other half unexplained as vectors fitted to that other half. Noise twice as large as the data stays below the factor
+(`tests/attacks/inversion/test_unmix.py`); a mask per position exceeds it, as long as noise is small."""
+_LEAST = 1e-9  # share of the variance that is attributed to rounding
+_SAME = 0.9  # cosine from which two candidates count as the same client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +44,10 @@ class Unmix(ReconstructingAttack):
     the attack is not applicable.
 
     The attack assumes that a client sends the same batch in the same order in all passes (as with a fixed data order),
-    and that the lower segment does not change. Without mixing it averages the passes and combines masked ones.
+    and that the lower segment does not change. Without mixing it averages the passes, also if they are masked.
 
     Attributes:
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first.
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass.
         decoder: as in `BlackBox`.
         epochs: number ≥ 0 of epochs over the auxiliary images; None takes the number from the audit's budget.
         doublings: as in `BlackBox`.
@@ -74,7 +74,7 @@ class Unmix(ReconstructingAttack):
     ) -> Reconstruction:
         """Unmix the passes, train a decoder on the adversary's images after the same mixing and unmixing, and decode.
 
-        It raises `NotApplicable` if the weights are hidden and cannot be estimated, or the release does not have the
+        Raises `NotApplicable` if the weights are hidden and cannot be estimated, or the release does not have the
         positions that were mixed.
         """
         check_inputs(self, observation)
@@ -89,10 +89,10 @@ def records_alone(
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
     """Separate the records of mixed releases, so that an attack on unmixed records can follow.
 
-    The noise is estimated from a query, with two draws from `generator`. Errors are those of `Unmix`. Returns the
-    observation as if each record had been sent alone (client after client; the weight of a position is the share of its
-    variance that the passes explain), and a function that puts guesses into the order of the observed rows and of the
-    records in them.
+    The noise is estimated from `passes` + 1 queries. Errors are as in `Unmix`. Returns the observation as if each
+    record had been sent alone, client after client (the weight of a position is the share of its variance that the
+    passes explain). Also returns a function that puts guesses into the order of the observed rows and of the records in
+    them.
     """
     rounds = by_round(observation.views, passes, mixed=True)
     first, query = observation.views[0], given(observation.query)
@@ -137,16 +137,16 @@ def records_alone(
 
 
 def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View]]) -> Tensor:
-    """Guesses [R, C, H, W] at records, arranged by the rows of each round's first pass and the members of each row."""
+    """Arrange guesses [R, C, H, W] at records by the rows of each round's first pass and the images in each row."""
     parts = zip(images.split([len(view.smashed) for view in views]), rounds, strict=True)
     return torch.cat([part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in parts])
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
-    """For each solved record, in the order of `records_of_rows`, the index of the adversary's image behind it, int64.
+    """Find the adversary's image behind each record of an unmixed round: indices, int64, ordered as `records_of_rows`.
 
-    If weights are secret, clients are numbered arbitrarily: a record is then the image sent in most of its rows. It
-    raises `NotApplicable` if records and images do not match one to one.
+    If weights are secret, clients are numbered arbitrarily; then a record is taken for the image that was sent in most
+    of its rows. Raises `NotApplicable` if records and images do not match one to one.
     """
     seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])
@@ -165,12 +165,12 @@ def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tenso
 
 
 def with_ratios(same: Sequence[View], clients: int) -> list[View]:
-    """Estimate secret mixing weights from several releases (passes) of the same records; returns their views.
+    """Estimate secret mixing weights from several releases (passes) of the same records; return views with the weights.
 
     The returned views hold estimated weights and clients. Each message is a weighted sum of k of n = `clients` unknown
     vectors, with one weight for a whole record. So all messages of all passes span n dimensions. A client's weights
     form a vector in this span that is zero in all messages without the client. Linear programs find the sparsest
-    vectors, which are scaled so that the weights of a message sum to 1. Clients are numbered arbitrarily. It raises
+    vectors, which are scaled so that the weights of a message sum to 1. Clients are numbered arbitrarily. Raises
     `NotApplicable` if messages are too few, weights differ between positions, or a client is not found.
 
     Source: clustering encodings that share a record, Carlini et al. 2021, "Is private learning possible with instance
@@ -205,7 +205,7 @@ def with_ratios(same: Sequence[View], clients: int) -> list[View]:
 
 
 def _span(rows: Tensor, dimensions: int) -> Tensor:
-    """The n orthonormal vectors, [E, n], whose span is closest to the columns of `rows` [E, ...]."""
+    """Find the n orthonormal vectors, [E, n], whose span is closest to the columns of `rows` [E, ...]."""
     flat = rows.flatten(1).double()
     vectors: Tensor = torch.linalg.eigh((flat @ flat.T).cpu())[1]
     return vectors[:, -dimensions:]
@@ -214,7 +214,7 @@ def _span(rows: Tensor, dimensions: int) -> Tensor:
 def _must_share_ratios(tokens: Tensor, clients: int) -> None:
     """Raise `NotApplicable` if positions of the messages [E, B, T, D] have different weights, as under masks.
 
-    If each record has one weight, the messages' tokens at all positions lie in one span of n dimensions, for n clients.
+    With one weight for each record, the tokens at all positions lie in one span of n dimensions, for n clients.
     """
     one, other = tokens[:, :, 0::2], tokens[:, :, 1::2].flatten(1).double().cpu()
     if not other.numel():
@@ -231,7 +231,7 @@ def _must_share_ratios(tokens: Tensor, clients: int) -> None:
 
 
 def _sparsest(span: NDArray[np.float64], row: int) -> NDArray[np.float64]:
-    """In a span [E, n], the vector that is 1 in one row and has the least sum of absolute values."""
+    """Find the vector of a span [E, n] that is 1 in one row and has the least sum of absolute values."""
     from scipy.optimize import linprog
 
     count, dimensions = span.shape
@@ -250,7 +250,7 @@ def _sparsest(span: NDArray[np.float64], row: int) -> NDArray[np.float64]:
 
 
 def _apart(vectors: list[NDArray[np.float64]], count: int, passes: int) -> NDArray[np.float64]:
-    """The n sparsest, pairwise different vectors of some passes, [E, n]; `NotApplicable` if there are fewer."""
+    """Choose the n sparsest, pairwise different vectors, [E, n]; raise `NotApplicable` if there are fewer."""
     units = [vector / max(float(np.linalg.norm(vector)), 1e-12) for vector in vectors]
     chosen: list[NDArray[np.float64]] = []
     for unit in sorted(units, key=lambda unit: float(np.abs(unit).sum())):
@@ -265,7 +265,7 @@ def _apart(vectors: list[NDArray[np.float64]], count: int, passes: int) -> NDArr
 
 
 def found_among(own: Tensor, images: Tensor) -> Tensor:
-    """The index of each image [N, C, H, W] among the adversary's images [M, C, H, W]: int64 [N]."""
+    """Find each image [N, C, H, W] among the adversary's images [M, C, H, W]: its index, int64 [N]."""
     drawn = torch.rand(own[0].numel(), generator=Generator().manual_seed(0), dtype=torch.float64).to(own.device)
     keys, wanted = (some.flatten(1).double() @ drawn for some in (own, images))
     return (wanted.unsqueeze(1) - keys).abs().argmin(1)

@@ -36,7 +36,7 @@ class UnSplit(ReconstructingAttack):
             learning rate 1e-3, L2 weight 1.
         epochs: number ≥ 0 of epochs: steps on the images, then steps on the clone (0: mid-grey images). None takes half
             of an audit's budget.
-        learning_rate: learning rate of Adam on the images, > 0; the clone's rate is 1e-3.
+        learning_rate: learning rate > 0 of Adam on the images; the clone's rate is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbouring pixels, relative to the mean squared
             error.
         l2: weight ≥ 0 of the mean squared pixel value.
@@ -65,7 +65,7 @@ class UnSplit(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
+        """Take half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
         return replace(
             mounted(self, 0.5), any_tokens=True, architecture_only=True, short_of_published=self._short_of_published()
         )
@@ -78,7 +78,7 @@ class UnSplit(ReconstructingAttack):
     def steal(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
-        """Run the attack, and return also the stolen lower segment, in evaluation mode."""
+        """Run the attack, and also return the stolen lower segment, in evaluation mode."""
         views = observation.views
         check_forms(self, observation)
         first = views[0]
@@ -113,7 +113,7 @@ class UnSplit(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class UnsplitRecipe:
-    """Settings for optimizing images and clone, by `steps` steps each per alternation; otherwise as in `UnSplit`."""
+    """Settings of an alternation: `steps` steps on the images, then as many on the clone; otherwise as in `UnSplit`."""
 
     steps: int
     learning_rate: float
@@ -124,7 +124,7 @@ class UnsplitRecipe:
 class Alternation(Resumable):
     """Optimization of images and a clone of the lower segment, in turn; satisfies `privkit.attacks.fit.Training`.
 
-    Each of `parts` holds the rows of one step; `seed` is for what the clone's modules draw, for example in dropout.
+    Each of `parts` holds the rows of one step; `seed` is the seed of random draws in the clone, for example in dropout.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Alternation(Resumable):
         self._on_clone = torch.optim.Adam(weights, lr=_MODEL_RATE, amsgrad=True) if weights else None
 
     def epoch(self, number: int) -> float:
-        """Do one alternation. Returns the rows' mean objective, with errors in units of the release's variance."""
+        """Do one alternation; return the rows' mean objective, with errors divided by the release's variance."""
         with seeded(self._device, self._seed + 1 + number):
             self._alternate()
             with torch.no_grad():
@@ -150,7 +150,6 @@ class Alternation(Resumable):
         return torch.cat(values).mean().item()
 
     def _alternate(self) -> None:
-        """Steps on the images with a fixed clone, then steps on the clone."""
         one = self._parts[0].smashed.new_ones(())
         self.clone.requires_grad_(False)
         for _ in range(self._recipe.steps):

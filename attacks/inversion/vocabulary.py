@@ -1,4 +1,4 @@
-"""Texts from released tokens, also after a shuffle: the word and the place of each token."""
+"""Recovers texts from released tokens, also after a shuffle: finds the word and the place of each token."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 64
-_MATCHINGS = 6  # rounds of matching tokens with words; a word's vector is the mean of the tokens matched before
+_MATCHINGS = 6  # rounds of matching tokens with words; each sets a word's vector to the mean of its tokens
 _OWN_WORD = 0.8  # least share of tokens that are named by a word of their own row, if tokens stay in their row
-_IN_PLACE = 0.9  # least share of own tokens that are matched with their own place, if nothing was shuffled
-_TABLE = 2**24  # numbers of tables of distances that are held at once
+_IN_PLACE = 0.9  # least share of tokens that are matched with their own place, if nothing was shuffled
+_TABLE = 2**24  # most distances that are held at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,22 +44,24 @@ class Vocabulary(ReconstructingAttack):
     """Recover texts from shuffled tokens: the word and the place of each token are learned from the adversary's texts.
 
     The adversary sends its own texts, and texts of random words, in which rare words occur often. A shuffle hides which
-    token represents which word. But the sum of a text's tokens is linear in its word counts, so a regression gives each
-    word a first vector. Then tokens are matched with the sent words, and each vector becomes the mean of its tokens. A
-    token is assigned the word with the nearest mean, in Mahalanobis distance. A small network predicts the place of
-    each token, from all tokens of its text. The likeliest order is searched by these predictions and by the frequency
-    of word pairs in the adversary's texts. If tokens come back in their places, no network is needed.
+    token (released vector) represents which word. But the sum of a text's tokens is linear in its word counts, so a
+    regression gives each word a first vector. Then tokens are matched with the sent words, and each vector becomes the
+    mean of its tokens. A token is assigned the word with the nearest mean, in Mahalanobis distance. A small network
+    predicts the place of each token, from all tokens of its text. The likeliest order is searched by these predictions
+    and by the frequency of word pairs in the adversary's texts. If tokens come back in their places, no network is
+    needed.
 
-    If tokens were dropped, the words of the others are found. With `passes`, the tokens of a text are collected over
-    the passes as in `Union`, also from mixed texts. A word that is in none of the adversary's texts cannot be found.
+    If tokens were dropped, the words of the remaining tokens are found. With `passes` > 1, a text's tokens are
+    collected over the passes as in `Union`, also from mixed texts. Words that are in none of the adversary's texts
+    cannot be found.
 
     Attributes:
-        source: how the adversary gets the tokens of its texts: "query", from the defended clients; or "lower", from the
-            lower segment itself, whose tokens are in order.
+        source: "query" or "lower": the adversary gets the tokens of its texts from the defended clients, or in order
+            from the lower segment.
         epochs: number ≥ 0 of epochs of the network.
-        width: width ≥ 1 of the network's layers.
-        passes: how many times ≥ 1 the same attacked texts were sent; all rounds of the first sending come first. The
-            adversary sends its own texts as many times.
+        width: width of the network's layers, a multiple of 4.
+        passes: how many times ≥ 1 the same attacked texts were sent, pass after pass. The adversary sends its own texts
+            as many times.
 
     The result's `curve` is the cross-entropy of places on a held-out tenth of the adversary's texts.
 
@@ -76,7 +78,7 @@ class Vocabulary(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The adversary's texts, and the source of their tokens."""
+        """Required inputs: the adversary's texts, and the source of their tokens."""
         return frozenset({"auxiliary", self.source})
 
     @property
@@ -192,10 +194,10 @@ def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Ten
 
 
 def _rematched(tokens: Tensor, texts: Tensor, rows: int, words: int, stay: bool) -> tuple[Tensor, Tensor, float]:
-    """Labels and places as in `_labelled`, and the share of tokens whose nearest word is their label.
+    """Find labels and places as in `_labelled`, and the share of tokens whose nearest word is their label.
 
-    Tokens are matched with the words of their row if `stay` or if most are named by such words, else with those of
-    their message.
+    Tokens are matched with the words of their row if `stay`, or if most tokens are named by such words; otherwise with
+    the words of their message.
     """
     left, length = tokens.shape[1], texts.shape[1]
     vectors, white = _first_vectors(tokens, texts, rows, words), torch.eye(tokens.shape[2], device=tokens.device)
@@ -220,7 +222,7 @@ def _rematched(tokens: Tensor, texts: Tensor, rows: int, words: int, stay: bool)
 
 
 def _matched(groups: Tensor, vectors: Tensor, sent: Tensor) -> Tensor:
-    """The place of each of K tokens, [G, K, D], among S ≥ K sent words in the best matching: int64 [G, K]."""
+    """Find the place of each of K tokens, [G, K, D], among S ≥ K sent words in the best matching: int64 [G, K]."""
     return in_chunks(
         lambda part: hungarian(distances(groups[part], vectors[sent[part]]).mT),
         len(groups),
@@ -229,7 +231,7 @@ def _matched(groups: Tensor, vectors: Tensor, sent: Tensor) -> Tensor:
 
 
 def _first_vectors(tokens: Tensor, texts: Tensor, rows: int, words: int) -> Tensor:
-    """A vector for each word, [words, D], from row sums; correct up to a term that a message's rows share."""
+    """Estimate a vector for each word, [words, D], by regression of rows' token sums on word counts."""
     counts = functional.one_hot(texts, words).sum(1).float()
     sums = tokens.sum(1)
     if rows > 1:  # tokens from other rows of the message are then the same for all rows, on average

@@ -48,14 +48,14 @@ _PLACE_IMAGES = 2_000  # most images; more hardly improve the places, and all to
 _CALIBRATION_EPOCHS = 2
 _UNTRIED = (0.1, 0.0)
 _UNTRIED_MIXED = (0.1, 0.3)
-# weights of total variation: small for exact releases, large for noisy ones
+# weights of total variation: small for exact releases, large for noisy releases
 _VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)
 _DISTANCES = (0.0, 0.3)  # weights of the distance: above 0 if a release leaves pixels undetermined
 
 Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
 _Rows = View | LinkedRows
 Weight = Annotated[NonNegative, Search(_VARIATIONS[0], _VARIATIONS[-1])]
-"""Weight of a prior beside the matching error."""
+"""Weight of a prior, relative to the matching error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class WhiteBox(ReconstructingAttack):
             image), "grey" (0.5) or "zero" (black). Without auxiliary images, "learned" and "mean" become "grey"; if the
             order is unknown or images are mixed, "learned" becomes "mean".
         bounds: how to keep pixels in [0, 1]: "sigmoid" of unbounded numbers, "project" after each step, or "none".
-        learning_rate: learning rate of Adam, > 0, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1].
+        learning_rate: learning rate > 0 of Adam, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1].
         total_variation: weight ≥ 0 of total variation relative to the matching error, which is divided by the release's
             variance. "strong" takes the value that is best on the adversary's images if it can query, else 0.1.
         l2: weight ≥ 0 of the mean squared distance from the start. "strong" takes the value that is best on the
@@ -81,16 +81,16 @@ class WhiteBox(ReconstructingAttack):
             order is optimized, too; "guessed" once before the optimization; or "auto", the best of "known" and
             "shuffled" on the adversary's images. "auto" also tries "batch" if tokens come back in rows of other images
             and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
-        temperature: temperature of the final order, in nats, ≥ 0. At 0 each place gets one token (Hungarian); above 0
-            it gets a blend of likely tokens (Sinkhorn): smaller squared error, but blurred structure.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. The
-            releases of an image are averaged first; with public masks, each position is averaged over the passes that
-            kept it. If images are mixed, one guess at an image must explain all releases that contain it.
+        temperature: temperature ≥ 0 of the final order, in nats. At 0 each place gets one token (Hungarian); above 0 it
+            gets a blend of likely tokens (Sinkhorn), which has a smaller squared error, but blurred structure.
+        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. The releases of an image are
+            averaged first; with public masks, each position is averaged over the passes that kept it. If images are
+            mixed, one guess at an image must explain all releases that contain it.
         parallel: number ≥ 1 of images optimized at a time.
 
-    The result's `curve` is the attack's objective after each hundred steps: matching error as a share of the release's
-    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. It is not
-    the images' error.
+    The result's `curve` is the attack's objective after each hundred steps: the matching error as a share of the
+    release's variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4.
+    The curve does not show the error of the images.
 
     If the attack fails, an audit may continue it (`privkit.attacks.escalate`) in cycles. A cycle has as many steps as
     all earlier cycles together, and starts from their images with a new learning-rate schedule. For each image (or
@@ -133,7 +133,7 @@ class WhiteBox(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Optimize a guess at every image of every view.
+        """Optimize a guess at every image behind the recorded releases.
 
         >>> lower = nn.Flatten()
         >>> secret = torch.rand(3, 1, 4, 4, generator=Generator().manual_seed(1))
@@ -166,7 +166,7 @@ class WhiteBox(ReconstructingAttack):
         images = []
         for index, chunk in enumerate(chunks):
             problem, slot = self._problem(chunk, observation, learned, order, unit), str(index)
-            # A finished chunk goes on, too, if the session says so: its slot keeps what it takes.
+            # A finished chunk also goes on if the session says so: its slot keeps its epochs.
             others = sum(len(fitted["curve"]) for key, fitted in state.items() if key not in ("chosen", slot))
             stage = Stage(session, state, slot, others, total)
             guess, state[slot] = self._best(lower, problem, method, (priors[0], priors[1]), root + 1 + index, stage)
@@ -264,7 +264,7 @@ class WhiteBox(ReconstructingAttack):
     def _chosen(
         self, views: Sequence[View], observation: ImageObservation, learned: _Own, tried: Tensor | None, root: int
     ) -> tuple[Any, float, float]:
-        """The order of tokens and the weights of the priors that reconstruct queried images best."""
+        """Choose the order of tokens and the weights of both priors that reconstruct queried images best."""
         tokens = views[0].smashed.ndim == 3 and views[0].mixed == 1
         unordered = "shuffled" if self.recipe == "strong" else "guessed"
         orders = [self.order] if self.order != "auto" else ["known", unordered] if tokens else ["known"]
@@ -317,7 +317,7 @@ class WhiteBox(ReconstructingAttack):
 
 @dataclass(frozen=True)
 class _Own:
-    """Results from the adversary's images that are the same for all victims and computed only once."""
+    """Results from the adversary's images that are the same for all attacked images, and computed only once."""
 
     lower: nn.Module
     images: Tensor | None
@@ -327,13 +327,13 @@ class _Own:
         return PlaceModel.fit(_released_by(self.lower, given(self.images)[:_PLACE_IMAGES]))
 
     def regression(self, smashed: Tensor) -> Tensor:
-        """Ridge regression of images on releases, [N, C, H, W] in [0, 1] for rows [N, ...]."""
+        """Guess images [N, C, H, W] in [0, 1] from released rows [N, ...], by ridge regression."""
         mean, away, weights, middle = self._ridge
         return ((smashed.flatten(1) - mean) @ away.T @ weights).view(-1, *middle.shape).add(middle).clamp(0, 1)
 
     @cached_property
     def _ridge(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Mean release, differences from it, weights of a ridge regression (dual form), and mean image."""
+        """Mean release; releases minus this mean; weights of a ridge regression (dual form); and mean image."""
         own = given(self.images)[:_RIDGE_IMAGES]
         seen = _released_by(self.lower, own).flatten(1)
         mean = seen.mean(0)
@@ -350,7 +350,7 @@ def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
 
 
 def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
-    """Whether to search the order of tokens over whole messages, since queried images' tokens came back in other rows.
+    """Whether to search the order of tokens over whole messages: tokens of queried images came back in other rows.
 
     The search needs an undefended lower segment that outputs tokens, and messages of unmixed images with at most 1,024
     tokens.
@@ -375,7 +375,6 @@ def _chunks(attacked: Sequence[_Rows], order: str, images: int) -> Sequence[_Row
 
 
 def _guesses_of_seats(images: Tensor, attacked: Sequence[_Rows], rounds: Sequence[Sequence[View]]) -> Tensor:
-    """Guesses at all records, arranged by the rows of each round's first pass and the members of each row."""
     if not isinstance(attacked[0], LinkedRows):
         return images
     linked = [one for one in attacked if isinstance(one, LinkedRows)]

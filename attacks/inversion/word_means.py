@@ -14,13 +14,13 @@ from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.scores.tokens import PADDING
 from privkit.torch_utils.out_of_memory import in_chunks
 
-_DRAWN = 8  # occurrences of each word in drawn texts: own texts hold most words once or twice
+_DRAWN = 8  # occurrences of each word in drawn texts, since real texts hold most words once or twice
 _ROUNDS = 3  # rounds of fitting words and places in turn
-_QUIET = 4  # share of all directions, with the least variance of own tokens, in which noise is measured
+_QUIET = 4  # noise is measured in this fraction (1/4) of all directions, where known tokens vary least
 _LEAST_SCATTER = 1e-4
-"""Added to the scatter about the means, as a share of the tokens' variance: tokens without a context have none."""
-_TABLE = 2**24  # numbers of tables of distances that are held at once
-_LEAST = 1e-6  # least assumed noise, as a share of the tokens' variance: rounding alone
+"""Added to the scatter about the means, as a share of the tokens' variance: without context, tokens do not scatter."""
+_TABLE = 2**24  # most distances that are held at once
+_LEAST = 1e-6  # least assumed noise (rounding), as a share of the tokens' variance
 
 
 def released_tokens(attack: ImageAttack, observation: ImageObservation, *, fewer: bool = False) -> Tensor:
@@ -73,8 +73,8 @@ def text_tokens(
         batch: texts per round.
 
     Returns:
-        Tokens [M, T, D], the index of the text behind each released row, int64 [M], the number of rows in a message,
-        and `seen_share` [M, T].
+        Tokens [M, T, D]; the index of the text of each row of tokens, int64 [M]; the number of rows in a message; and
+        the visible share of each token (`seen_share`), [M, T] or None.
     """
     tokens, sent, shares, rows = [], [], [], batch
     for number, part in enumerate(texts.split(batch)):
@@ -88,7 +88,7 @@ def text_tokens(
 
 
 def drawn_texts(own: Tensor, words: int, padding: int, draws: Generator) -> Tensor:
-    """Texts [M, T] of uniformly random words below `words`, with the lengths of the adversary's texts [N, T]."""
+    """Draw texts [M, T] of uniformly random words below `words`, with the lengths of the adversary's texts [N, T]."""
     there = own != padding
     count = ceil(_DRAWN * words / max(1.0, float(there.sum(1).float().mean())))
     like = torch.randint(len(own), (count,), generator=draws, device=own.device)
@@ -97,14 +97,14 @@ def drawn_texts(own: Tensor, words: int, padding: int, draws: Generator) -> Tens
 
 
 def mean_tokens(tokens: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
-    """The mean token of each word [words, D], of tokens [M, D]; a word without tokens keeps its vector."""
+    """Average the tokens [M, D] of each word, [words, D]; a word without tokens keeps its vector."""
     total = torch.zeros_like(vectors).index_add_(0, labels, tokens)
     count = labels.bincount(minlength=len(vectors)).unsqueeze(1)
     return torch.where(count > 0, total / count.clamp_min(1), vectors)
 
 
 def counts_by_place(texts: Tensor, words: int) -> Tensor:
-    """How often each word stands at each place of texts [N, T], int64 [T, words]."""
+    """Count how often each word stands at each place of texts [N, T]: int64 [T, words]."""
     return torch.stack([there.bincount(minlength=words) for there in texts.T])
 
 
@@ -145,7 +145,7 @@ class WordMeans:
         self.written = _nats(self._there.sum(0))
 
     def noise(self, released: Tensor) -> float:
-        """The noise variance of released tokens [N, T, D]: the part that words and contexts do not explain."""
+        """Estimate the noise variance of released tokens [N, T, D]: the part that words and contexts do not explain."""
         stirred = (released.flatten(0, 1) @ self._quiet).var(0).mean()
         return max(self.least, float(stirred - self._stirred))
 
@@ -160,13 +160,12 @@ class WordMeans:
         return distances(tokens @ white, self.means @ white) / 2 + self.written
 
     def costs_of_places(self, released: Tensor, words: Tensor, noise: float) -> Tensor:
-        """Costs (in nats) of each place for each token of a row, [n, T, T], given the tokens' words, int64 [n, T]."""
+        """Cost in nats of place s for token t of a row, [n, T, T] (by row, t, s), given the words, int64 [n, T]."""
         white = self._white(noise)
         there = distances((released - self.means[words]) @ white, self.places @ white) / 2
         return there + _nats(self._there, 1).T[words]
 
     def _white(self, noise: float) -> Tensor:
-        """A whitening matrix [D, D]: after it, tokens scatter around their word's mean equally in all directions."""
         return _inverse_root(self._scatter + noise * torch.eye(len(self._scatter), device=self._scatter.device))
 
 
@@ -206,7 +205,7 @@ class Discriminant:
         self._means, self._prior = means @ self._white, counts.clamp_min(0.5).log()
 
     def name(self, released: Tensor) -> Tensor:
-        """The likeliest word of each token, [N, T, D] -> int64 [N, T]."""
+        """Find the likeliest word of each token: [N, T, D] -> int64 [N, T]."""
         whitened = released.flatten(0, 1) @ self._white
 
         def words(part: slice) -> Tensor:
@@ -215,5 +214,5 @@ class Discriminant:
         return in_chunks(words, len(whitened), max(1, _TABLE // len(self._means))).view(released.shape[:2])
 
     def linear(self) -> tuple[Tensor, Tensor]:
-        """Weights [words, D] and biases [words] of the words' logits, which are linear in a token."""
+        """The weights [words, D] and biases [words] of the words' logits, which are linear in a token."""
         return self._means @ self._white.T, self._prior - self._means.square().sum(1) / 2

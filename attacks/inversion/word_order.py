@@ -8,7 +8,7 @@ from torch import Tensor
 from privkit.torch_utils.out_of_memory import in_chunks
 
 _BEAM = 300  # beginnings of a text that are followed at once
-_NUMBERS = 2**23  # numbers of tables that are held at once
+_NUMBERS = 2**23  # most numbers that are held at once
 
 
 class WordPairs:
@@ -54,7 +54,7 @@ class WordPairs:
 
 
 def likeliest_order(costs: Tensor, words: Tensor, pairs: WordPairs) -> Tensor:
-    """For each text, an order of its T tokens with low cost, found by a beam search from the first place.
+    """Find for each text an order of its T tokens with low cost, by a beam search from the first place.
 
     Among partial orders that use the same words and end in the same word, only the cheapest is continued. If no word is
     repeated and the beam drops no partial order, the result is the cheapest order.
@@ -76,7 +76,7 @@ def likeliest_order(costs: Tensor, words: Tensor, pairs: WordPairs) -> Tensor:
 
 
 def _beam(costs: Tensor, words: Tensor, follows: Tensor) -> Tensor:
-    """`likeliest_order` of few rows; partial orders of the same words with the same last word are merged."""
+    """Run `likeliest_order` on few texts; partial orders of the same words with the same last word are merged."""
     rows, length = words.shape
     marks = torch.randint(2**61, (int(words.max()) + 1,), generator=torch.Generator().manual_seed(0)).to(words.device)
     total = costs.new_zeros(rows, 1)
@@ -101,7 +101,7 @@ def _beam(costs: Tensor, words: Tensor, follows: Tensor) -> Tensor:
 
 
 def _repeated(keys: Tensor) -> Tensor:
-    """Whether an equal key stands before each key in its row, [n, K]."""
+    """Mark each key, [n, K], that also occurs earlier in its row."""
     ordered, at = keys.sort(dim=1, stable=True)
     same = torch.zeros_like(ordered, dtype=torch.bool)
     same[:, 1:] = ordered[:, 1:] == ordered[:, :-1]

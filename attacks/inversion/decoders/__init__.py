@@ -1,4 +1,4 @@
-"""Decoder networks of the inversion attacks: rows of a release in, images [N, C, H, W] out."""
+"""Decoder networks of the inversion attacks: they map the released data of N images to guesses [N, C, H, W]."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DECODERS: dict[DecoderName, type[Decoder]] = {
     "unet": UNet,
     "pix2pix": Pix2Pix,
 }
-"""Name -> network; `build_decoder` makes one for a release."""
+"""Decoder classes by name; `build_decoder` builds a network for a given release."""
 
 
 def usual_decoder(release: Tensor) -> DecoderName:
-    """Name of the default decoder for a release: "mae" for tokens, as published, "autoencoder" for maps and vectors."""
+    """Name the default decoder: "mae" for tokens, as published, and "autoencoder" for feature maps and vectors."""
     return "mae" if release.ndim == 3 else "autoencoder"
 
 
@@ -44,8 +44,8 @@ def build_decoder(
     """Build a decoder network for releases of a given form, with weights drawn from torch's global generator.
 
     `release` holds example rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D]. A width or depth
-    (blocks or halvings) of None is scaled to the model. Unless every patch has a token (`whole`), "mae" builds
-    `AnyTokensDecoder`, and other decoders are refused.
+    (blocks or halvings) of None is scaled to the model. `whole` says that every patch has a token. If not, "mae" builds
+    `AnyTokensDecoder`, and other names raise `NotApplicable`.
     """
     name = name or usual_decoder(release)
     if not whole and name != "mae":

@@ -1,4 +1,4 @@
-"""The contract of decoders (networks from releases to images), and the layout of releases as pictures."""
+"""The base class of decoders (networks from released data to images), and the layout of a release as a picture."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from privkit.attacks.patches import Geometry, class_tokens, patch_tokens
 
 
 class Decoder(nn.Module):
-    """A network from released rows to guesses at the images, [N, C, H, W], or at other records.
+    """A network that maps a release of N records to guesses at the records; for images, [N, C, H, W].
 
-    A release of N rows holds tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D]. A decoder reads it by its
-    `layout`, as patches of the image or as a picture: each row by itself, or all rows of a `whole_message` (the rows
-    that a shuffle mixes) together. The `width` sets the default peak of the learning rate.
+    A release holds tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D], one row for each record. `layout`
+    says how the decoder reads a row: as patches of the image, or as a picture. If `whole_message` is set, the decoder
+    reads all rows of a message together, since a shuffle may have mixed them; otherwise it reads each row alone.
     """
 
     layout: ClassVar[type[Geometry] | type[MapGeometry]]
@@ -33,20 +33,20 @@ class Decoder(nn.Module):
 
     @property
     def learning_rate(self) -> float:
-        """Default peak of the learning rate's schedule."""
+        """The default peak of the learning rate."""
         return self.rate_times_width / self.width
 
     @abstractmethod
     def forward(self, release: Tensor) -> Tensor:
-        """The decoder's output before it is clamped, so that the loss sees every error."""
+        """Decode a release without clamping, so that the loss sees errors outside [0, 1]."""
 
     def guess(self, release: Tensor) -> Tensor:
-        """The guess at the records behind a release: the output, clamped to [0, 1]."""
+        """Guess the records behind a release: the output, clamped to [0, 1]."""
         images: Tensor = self(release)
         return images.float().clamp(0, 1)
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """Sums of squared errors over all pixels, for the guess and for the unclamped output."""
+        """Sum the squared errors over all pixels, for the guess and for the unclamped output."""
         drawn = self(release).float()
         return (drawn.clamp(0, 1) - truth).square().sum().item(), (drawn - truth).square().sum().item()
 
@@ -57,18 +57,18 @@ class Decoder(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class MapGeometry:
-    """The layout of a release as a picture."""
+    """The layout of a release as a picture: a grid of positions with a vector of features at each."""
 
-    channels: int  # features per cell
-    rows: int  # cells from top to bottom; 1 for vectors, as are the columns
-    columns: int  # cells from left to right
+    channels: int  # features at each position
+    rows: int  # positions from top to bottom; 1 for vectors
+    columns: int  # positions from left to right; 1 for vectors
     image_shape: tuple[int, int, int]  # (C, H, W)
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> MapGeometry:
-        """Read the layout of a release: tokens [N, T, D] (also a class token), maps [N, D, h, w] or vectors [N, D].
+        """Read the layout of tokens [N, T, D] (with or without class token), maps [N, D, h, w] or vectors [N, D].
 
-        It raises `NotApplicable` if tokens form no square grid, or the release has another number of axes.
+        Raises `NotApplicable` if tokens form no square grid, or the release has another number of axes.
         """
         if release.ndim == 4:
             _, channels, rows, columns = release.shape
@@ -87,25 +87,25 @@ class MapGeometry:
 
 
 def as_maps(release: Tensor, geometry: MapGeometry) -> Tensor:
-    """Feature maps [N, D, h, w] of a release; tokens of patches are laid out row by row; a class token is left out."""
+    """Arrange a release as feature maps [N, D, h, w]; tokens are laid out row by row, without a class token."""
     if release.ndim == 3:
         return patch_tokens(release).transpose(1, 2).reshape(len(release), -1, geometry.rows, geometry.columns)
     return release.reshape(len(release), geometry.channels, geometry.rows, geometry.columns)
 
 
 def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    """A 3×3 convolution, group normalisation (since batches are small and messages differ), and GELU."""
+    """Build a 3×3 convolution, group normalization (since batches are small and messages differ) and GELU."""
     groups = max(g for g in range(1, 9) if outputs % g == 0)
     first = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1)
     return nn.Sequential(first, nn.GroupNorm(groups, outputs), nn.GELU())
 
 
 class Painter(nn.Module):
-    """Map the features at each position of a release by one linear map to a picture as large as the image.
+    """Turns a release into a picture of the image's size, [N, channels, H, W], by one linear map at each position.
 
-    The output for N releases is [N, channels, H, W]. If few pixels per side are missing (fewer than half the number of
-    positions), zeros are added around the picture, as after convolutions without padding. If more are missing, the
-    picture is resized.
+    The map gives a square of pixels for each position. If the squares fall short of the image's side by fewer pixels
+    than half the number of positions, zeros are added around the picture, as after convolutions without padding.
+    Otherwise the picture is resized.
     """
 
     def __init__(self, geometry: MapGeometry, channels: int) -> None:

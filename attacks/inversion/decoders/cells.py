@@ -1,4 +1,4 @@
-"""A decoder of table rows: a query for each column attends to the released tokens and to the token at its place."""
+"""A decoder of table rows: a learned query for each column attends to the released tokens."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from privkit.attacks.inversion.decoders.unordered import Standardized
 _WIDTH = 64
 _DEPTH = 1
 _OUT = 64  # features of a column, from which its number or its category is read
-_LEAST_SPREAD = 1e-3  # smallest spread of a dense column: a nearly constant one is not amplified
-_UNSEEN = 0.1  # initial count of a category that no own record has
+_LEAST_SPREAD = 1e-3  # least standard deviation of a number column, so that nearly constant columns are not amplified
+_UNSEEN = 0.1  # added to the count of every category, so that unseen categories stay possible
 
 
 class CellDecoder(Decoder):
     """A decoder of table rows: attention blocks over the released tokens, then one query for each column.
 
-    If there is a token for each column, the query also gets the token at the column's place; without a shuffle this is
-    the column's own token. Each token gets an embedding of its place, which training can learn to ignore after a
-    shuffle. The training error is the squared error divided by the column's variance for numbers, and the cross-entropy
-    for categories. The initial output of a column is its mean, or the frequencies of its categories.
+    If there is a token for each column, the query also gets the token at the column's position; without a shuffle this
+    is the column's own token. Each token gets a position embedding. The training error, averaged over columns, is the
+    squared error divided by the column's variance for numbers, and the cross-entropy for categories. The initial output
+    of a column is its mean, or the frequencies of its categories.
 
-    `sample` are releases of the adversary's records `own` [M, C]: give many, as most counts in a table are small, and a
-    few rows would miss large ones. The width is a multiple of 16.
+    `sample` holds releases of some of the adversary's records, and `own` [M, C] the records. Give many, as most counts
+    in a table are small, and a few rows would miss large counts. `columns` holds each column's number of categories, 0
+    for numbers. The width is a multiple of 16.
 
     Source: privkit's own, after patch_shuffling §V-B.1: "a transformer structure, containing a vector-wise part and an
     output MLP layer". Queries of an output: DETR (Carion et al. 2020).
@@ -93,7 +94,7 @@ class CellDecoder(Decoder):
         return torch.cat(errors).mean()
 
     def guess(self, release: Tensor) -> Tensor:
-        """Records [N, C]: dense columns clamped to [0, 1], and the likeliest categories."""
+        """Guess records [N, C]: numbers clamped to [0, 1], and the index of the likeliest category."""
         numbers, choices = self._read(release)
         guess = numbers.new_empty(len(numbers), len(self.numbers) + len(self.choices))
         guess[:, self.numbers] = numbers.clamp(0, 1)
@@ -102,7 +103,7 @@ class CellDecoder(Decoder):
         return guess
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """The training error times the number of table entries, returned for both sums; see `Decoder.error_sums`."""
+        """Return the training error times the number of table entries, as both sums of `Decoder.error_sums`."""
         error = self.objective(release, truth).item() * truth.numel()
         return error, error
 

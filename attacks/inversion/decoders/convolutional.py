@@ -1,4 +1,4 @@
-"""The convolutional decoders of the papers on mixing, and pix2pix; they read a release as a picture."""
+"""Convolutional decoders (of papers on mixing, U-Net, pix2pix), which read a release as a picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privkit.attacks.release_scale import mean_and_scale
 
 _CONVOLUTIONAL_RATE = 0.003  # peak learning rate of the networks that halve pictures
 
-_L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's loss: pix2pix's default
+_L1_WEIGHT = 100.0  # weight of the absolute error, relative to the discriminator's loss: pix2pix's default
 
 
 class Convolutions(Decoder):
@@ -47,7 +47,7 @@ class Convolutions(Decoder):
 class _Hourglass(nn.Module):
     """A U-Net: convolutions halve a picture `depth` times and double it again, with skips between layers of equal size.
 
-    The width doubles with every halving, up to eight times.
+    The number of channels doubles with every halving, up to 8·`width`.
     """
 
     def __init__(self, inputs: int, outputs: int, *, width: int, depth: int) -> None:
@@ -85,7 +85,7 @@ def halvings(image_shape: tuple[int, int, int]) -> int:
 
 
 class _ResidualPicture(nn.Module):
-    """A residual block of two 3×3 convolutions, which add nothing to the picture at the start of training."""
+    """A residual block of two 3×3 convolutions; at the start of training it adds only a constant to each channel."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _ResidualPicture(nn.Module):
 
 
 class _Pyramid(nn.Module):
-    """Two residual blocks, and between them a smaller pyramid on the halved picture, whose output is added."""
+    """Two residual blocks; if `depth` > 0, the output of a pyramid on the halved picture is added between them."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -116,11 +116,11 @@ class _Pyramid(nn.Module):
 
 
 class Autoencoder(Decoder):
-    """A residual convolutional decoder that reads a release as a picture, and computes at half of the image's side.
+    """A residual convolutional decoder that reads a release as a picture, and computes at half the image's side.
 
-    Channels are normalized by their mean and variance in `sample`, rows of the attacked release; a picture that is
-    normalized by its own mean would lose its brightness. The first of `depth` halvings (by default, down to 8 pixels a
-    side) stacks 2×2 pixels as channels.
+    Channels are normalized by their mean and variance in `sample` (rows of the attacked release), since a picture that
+    is normalized by its own mean would lose its brightness. The first of `depth` halvings (by default, down to 8 pixels
+    a side) stacks 2×2 pixels as channels.
 
     Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
     blocks: He et al. 2016; 2×2 pixels as channels: Shi et al. 2016.
@@ -161,10 +161,9 @@ class Autoencoder(Decoder):
 
 
 class UNet(Decoder):
-    """A U-Net decoder that reads the release as a picture, trained on the absolute error: pix2pix's generator alone. By
-    default, its `depth` halvings lead down to 8 pixels a side.
+    """A U-Net decoder of a release as a picture, trained on the absolute error: pix2pix without its discriminator.
 
-    Source: Isola et al. 2017, §3.2.1.
+    By default, it halves the picture down to 8 pixels a side. Source: Isola et al. 2017, §3.2.1.
     """
 
     layout: ClassVar = MapGeometry
@@ -189,8 +188,8 @@ class UNet(Decoder):
 class Pix2Pix(UNet):
     """The U-Net decoder with a discriminator that judges overlapping pieces of the decoded images separately.
 
-    Decoder and discriminator are updated together: both gradients come from one backward pass, and the decoder's
-    gradient uses fixed discriminator weights.
+    Decoder and discriminator are updated together: one backward pass gives both gradients, and the discriminator's
+    weights are constants for the decoder's gradient.
 
     Source: Isola et al. 2017, §3; the attacker of Yao et al., patch shuffling, Table IX.
     """
@@ -204,7 +203,6 @@ class Pix2Pix(UNet):
         )
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """Absolute error and the losses of generator and discriminator, in one scalar; see `Decoder.objective`."""
         drawn = self(release).float()
         held = {name: weight.detach() for name, weight in self.discriminator.named_parameters()}
         praise = _cross_entropy(functional_call(self.discriminator, held, (drawn,)), real=True)

@@ -1,4 +1,4 @@
-"""Transformer decoders of patches: MAE, MAE for any number of tokens, and the variant in the authors' code."""
+"""Transformer decoders of patches: MAE, MAE for any number of tokens, and the variant of Yao et al."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privkit.constraints import whole
 
 
 def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
-    """Transformer blocks of a ViT with pre-normalization, MLP ratio 4, GELU and no dropout."""
+    """Build transformer blocks of a ViT with pre-normalization, MLP ratio 4, GELU and no dropout."""
     layers = (
         nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, gelu, batch_first=True, norm_first=True)
         for _ in range(depth)
@@ -24,7 +24,7 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """A decoder's width and depth; a value that is None grows with the token size, up to 512 and 8 (for ViT-B).
+    """Choose a decoder's width and depth; a value that is None grows with the token size, up to 512 and 8 (for ViT-B).
 
     >>> [scaled_size(dim) for dim in (96, 192, 768)]
     [(96, 3), (192, 4), (512, 8)]
@@ -37,7 +37,7 @@ def scaled_size(token_dim: int, width: int | None = None, depth: int | None = No
 
 
 def checked_width(width: int) -> int:
-    """The width, checked to be possible for the MAE decoder (ValueError)."""
+    """Return the width; raise ValueError if it is no positive multiple of 16, as the MAE decoder needs."""
     return whole("the MAE decoder's width", width, least=16, step=16)
 
 
@@ -85,8 +85,8 @@ class MaeDecoder(Decoder):
 class AnyTokensDecoder(MaeDecoder):
     """The MAE decoder for dropped or merged tokens: a learned mask token for each patch attends to all tokens.
 
-    The adversary does not know to which patch a received token belongs, so received tokens get no position. `of` takes
-    the largest square patches whose number is at least that of the tokens.
+    The adversary does not know to which patch a received token belongs, so received tokens get no position. `of`
+    chooses the largest square patches of which an image has at least as many as there are tokens.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3; the omission of positions is
     privkit's.
@@ -114,11 +114,11 @@ class AnyTokensDecoder(MaeDecoder):
 
 
 class ReleasedDecoder(Decoder):
-    """The decoder in the patch-shuffling authors' code: the channels of its last block are the pixels of a patch.
+    """The decoder in the code of Yao et al. (patch shuffling): the channels of its last block are a patch's pixels.
 
     For ViT-B/16 it consists of an MLP 512→512→768, learned positions, the twelve blocks of ViT-B (768 = 16·16·3), and
-    Tanh. The width is fixed, since there is no prediction head; for tokens of less than 512 numbers, the depth is by
-    default that of `MaeDecoder`.
+    Tanh. The width is fixed, since there is no prediction head. For tokens of fewer than 512 numbers, the default depth
+    is the same as for `MaeDecoder`.
 
     Source: the authors' repository of Yao et al., patch shuffling (the text of §V-B.1 calls it an MAE decoder).
     """
@@ -141,7 +141,7 @@ class ReleasedDecoder(Decoder):
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, release: Tensor) -> Tensor:
-        """Images [N, C, H, W] in [0, 1]: the decoder's Tanh range [−1, 1] is mapped to [0, 1]."""
+        """Decode images [N, C, H, W] in [0, 1]: the range [−1, 1] of Tanh is mapped to [0, 1]."""
         hidden = self.norm(self.blocks(self.mlp(as_tokens(release)) + self.positions))
         patches = hidden[:, self.geometry.class_tokens :]
         return unpatchify((torch.tanh(patches) + 1) / 2, self.geometry.patch, self.geometry.image_shape)

@@ -1,4 +1,4 @@
-"""Decoders that ignore the order of tokens: they decode each token's patch, then place it."""
+"""Decoders that ignore the order of tokens: they decode each token to a patch, then find its position in the image."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ more error."""
 
 
 class SetDecoder(Decoder):
-    """A decoder for shuffled tokens: it decodes each token to a patch, and finds the patches' places.
+    """A decoder for shuffled tokens: it decodes each token to a patch, and finds the patches' positions ("places").
 
-    A linear map reads each token's patch. Transformer blocks without positions score tokens against places, and pairs
-    of tokens against relations of places (beside, above, and learned relations). Placing is mean-field inference: in
-    each round, a token's scores are updated by the probable places of the other tokens, and Sinkhorn's iteration turns
-    the scores into a soft permutation. The placed patches pass through one more block, which can add details that no
-    single token holds.
+    A linear map gives each token's patch. Transformer blocks without position embedding score tokens against places,
+    and pairs of tokens against relations of places (such as beside or above; all are learned further). Placing is
+    mean-field inference: in each round, the probable places of other tokens update a token's scores, and Sinkhorn's
+    iteration turns the scores into a soft permutation. The placed patches pass through one more block, which can add
+    details that no single token holds.
 
-    Further terms of the objective make a few hundred steps enough. The decoded patches must match the image's patches
-    in the mean, which needs no order, and under the best soft assignment. Every round is trained towards this
-    assignment, with a weight that grows as the decoded patches explain more of the true ones. The true order is not
-    used. An adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
+    Further terms of the objective make a few hundred training steps enough. The decoded patches must match the image's
+    patches in the mean, which needs no order, and under the best soft assignment. Every round of placing is trained
+    towards this assignment, with a weight that grows as the decoded patches explain more of the true ones. The true
+    order is not used. An adversary that knows the patch of some tokens starts with the linear map between them
+    (`know`).
 
     Source: privkit's own; learned output queries (DETR, Carion et al. 2020) were weaker in all our comparisons.
     """
@@ -68,12 +69,12 @@ class SetDecoder(Decoder):
         self.pairs = nn.Linear(self.width, 2 * _RELATIONS * _RELATION_WIDTH)
         self.relations = nn.Parameter(_relations(geometry))
         self.trust = nn.Parameter(torch.ones(_ROUNDS))
-        self.register_buffer("errors", torch.zeros(2))  # running, of soft and of crisp drawings
-        self.home = nn.Parameter(torch.tensor(3.0))  # log-odds of the own row, near those of batch shuffling
+        self.register_buffer("errors", torch.zeros(2))  # running errors of soft and of sharpened guesses
+        self.home = nn.Parameter(torch.tensor(3.0))  # log-odds of a token's own row, as in batch shuffling
         self.positions = nn.Parameter(0.02 * torch.randn(tokens, self.width))
         self.finish = blocks(self.width, 1, heads)
         self.draw = nn.Linear(self.width, geometry.patch_dim)
-        for layer in (self.content, self.draw):  # start at the mean patch: noise would be taught as contents
+        for layer in (self.content, self.draw):  # start at a constant patch: the matching would be trained on noise
             nn.init.zeros_(layer.weight)
 
     @classmethod
@@ -82,7 +83,7 @@ class SetDecoder(Decoder):
 
     @torch.no_grad()
     def know(self, release: Tensor, patches: Tensor) -> None:
-        """Fit the linear map from tokens to patches, by tokens whose patches [N, T, patch_dim] are known."""
+        """Set the linear map from tokens to patches by regression on tokens with known patches [N, T, patch_dim]."""
         fitted = AffineMap.fit(self.standardize(patch_tokens(release)), patches - 0.5, _CONTENT_RIDGE)
         self.content.weight.copy_((fitted.weight / fitted.scale.unsqueeze(1)).T)
         self.content.bias.copy_(fitted.bias - fitted.mean / fitted.scale @ fitted.weight)
@@ -96,11 +97,10 @@ class SetDecoder(Decoder):
         return self._image(contents, hidden, placing)
 
     def arrangement(self, release: Tensor) -> Tensor:
-        """Log-probabilities [G, n, n] of each token's place in a group, counted image by image and row by row."""
+        """Log-probabilities [G, n, n] of the places of n tokens; each of G groups is an image or a whole message."""
         return self._placings(self._read(release)[1])[-1]
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """Error of images and contents, plus the placing's cross-entropy in every round; see `Decoder.objective`."""
         contents, hidden = self._read(release)
         placings = self._placings(hidden)
         patches = patchify(truth, self.geometry.patch).reshape(len(contents), -1, self.geometry.patch_dim)
@@ -122,7 +122,6 @@ class SetDecoder(Decoder):
         return error + matched + mean + _PLACING_WEIGHT * explained * placed
 
     def _read(self, release: Tensor) -> tuple[Tensor, Tensor]:
-        """Contents [G, n, patch_dim] and features [G, n, width] of each group of tokens."""
         tokens = self.standardize(patch_tokens(release))
         hidden = self.norm(self.blocks(self.project(tokens)))
         groups = 1 if self.whole_message else len(tokens)
@@ -130,7 +129,7 @@ class SetDecoder(Decoder):
         return contents, hidden.reshape(groups, -1, self.width)
 
     def _placings(self, hidden: Tensor) -> list[Tensor]:
-        """Log-probabilities [G, n, n] of places, before the first round and after each round."""
+        """Log-probabilities [G, n, n] of the places of n tokens in G groups, before the first round and after each."""
         t = self.geometry.tokens
         images = hidden.shape[1] // t
         own = self.place(hidden).repeat(1, 1, images) + self._at_home(hidden.shape[1])
@@ -146,7 +145,7 @@ class SetDecoder(Decoder):
         return placings
 
     def _at_home(self, n: int) -> Tensor:
-        """Added log-odds [n, n] of the places in the image of the token's own row; 0 for other places."""
+        """Log-odds [n, n] in favor of places in the image in whose row the token was released; 0 for other places."""
         row = torch.arange(n, device=self.home.device) // self.geometry.tokens
         return self.home * (row.unsqueeze(1) == row)
 
@@ -159,11 +158,11 @@ class SetDecoder(Decoder):
 
 
 class MessageDecoder(SetDecoder):
-    """A `SetDecoder` that places all tokens of a message together: a patch may come from another image's row.
+    """A `SetDecoder` that places all tokens of a message (a batch) together: a patch may come from another image's row.
 
     It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Training with n tokens
-    takes n³ operations and some 500·n² bytes, so it is for rounds of about a thousand tokens; `of` refuses more than
-    2,560. Source: privkit's own.
+    takes n³ operations and about 500·n² bytes, so it suits rounds of about a thousand tokens; `of` raises
+    `NotApplicable` for more than 2,560. Source: privkit's own.
     """
 
     whole_message: ClassVar[bool] = True
@@ -180,7 +179,7 @@ class MessageDecoder(SetDecoder):
 
 
 def _relations(geometry: Geometry) -> Tensor:
-    """Initial relations [R, T, T] of places: right, left, below, above, the same image, and small random relations."""
+    """Initial relations [8, T, T] of places: right, left, below, above, the same image, and small random relations."""
     rows = geometry.image_shape[1] // geometry.patch
     place = torch.arange(geometry.tokens).view(rows, -1)
     relations = 0.05 * torch.randn(_RELATIONS, *[geometry.tokens] * 2)
@@ -194,10 +193,10 @@ def _relations(geometry: Geometry) -> Tensor:
 
 
 class Standardized(nn.Module):
-    """Normalize tokens [..., D] by channel (as in `sample`), and within each token; both results are joined, [..., 2D].
+    """Normalizes tokens [..., D] by channel (as in `sample`) and within each token, and joins both results, [..., 2D].
 
-    The first half keeps a token's size, which carries information in unchanged and spectral releases; the second is for
-    tokens of very different sizes. Whitening was worse in measurements: decoded patches were matched to wrong patches.
+    The first half keeps a token's norm, which carries information; the second is for tokens of very different norms.
+    Whitening was worse in measurements: decoded patches were matched to wrong patches.
     """
 
     mean: Tensor
