@@ -38,7 +38,7 @@ _ROUNDING = 1e-14  # relative error of a node's mass times μ
 
 
 class Piece(NamedTuple):
-    """Equal releases, which are discretized together."""
+    """A group of equal releases, which are discretized together."""
 
     mu: Array  # [J] shifts > 0 of a Gaussian; one placeholder if the loss is given
     chance: Array  # [J] probabilities of the shifts
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedLosses:
-    """Losses of S pieces (groups of equal releases) with J ≥ S shifts in all, on N nodes per shift."""
+    """Privacy losses of S pieces (groups of equal releases) with J ≥ S shifts in all, on N nodes per shift."""
 
     loss: Array  # [J, N] ln(P/Q) at the nodes; P and Q are the laws for two neighbors
     mass: Array  # [J, N] probability under Q, times that of the shift; the last node holds ratios P/Q near 0
@@ -78,7 +78,6 @@ class TruncatedLosses:
         return np.asarray(np.maximum.reduceat(np.abs(self.loss).max(1), self.starts))
 
     def chosen(self, pieces: NDArray[np.bool_]) -> TruncatedLosses:
-        """The losses of the pieces that the mask [S] selects."""
         sizes, shifts = self.sizes[pieces], np.repeat(pieces, self.sizes)
         return TruncatedLosses(
             loss=self.loss[shifts],
@@ -103,9 +102,9 @@ class TruncatedLosses:
 
     def cumulants(self, tilt: Array) -> tuple[Array, Array, Array]:
         """Upper bounds on ln E_P e^{λ·loss} over the finite losses of each of S pieces (groups of equal releases), and
-        its two first derivatives in λ, for S values of λ: three arrays [S].
+        the first two derivatives in λ, at S values of λ (`tilt`): three arrays [S].
 
-        It is computed as ln(1 + E_Q[L^{λ+1} − 1]) with L = P/Q. Q's masses at finite losses sum to less than 1; the
+        They are computed as ln(1 + E_Q[L^{λ+1} − 1]) with L = P/Q. Q's masses at finite losses sum to less than 1; the
         formula counts the missing mass as L = 1, which can only enlarge the result.
         """
         weight = np.exp((np.repeat(tilt, self.sizes) + 1)[:, None] * self.loss)
@@ -124,7 +123,8 @@ class TruncatedLosses:
 
 
 def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[TruncatedLosses, Array]:
-    """Losses of all runs' pieces, and each piece's rounds, [S]. Infinite losses cost about `spent` [S] of δ."""
+    """The losses of all runs' S pieces (groups of equal releases), and each piece's rounds, [S]. Rare large losses
+    count as infinite, which adds about `spent` [S] to δ."""
     pieces = list(chain.from_iterable(runs))
     shifts, chances, rates, counts, sampled, *_ = zip(*pieces, strict=True)
     sizes, rounds = np.array([one.size for one in shifts]), np.array(counts)
@@ -150,7 +150,9 @@ def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[Trunc
 
 
 def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bool_], spent: Array) -> TruncatedLosses:
-    """Nodes and masses of S pieces of one shift; their infinite losses cost about `spent` [S] of δ."""
+    """The privacy losses of S sampled Gaussian releases, each with its own shift, on a few nodes with their
+    probabilities. Losses beyond the last node count as infinite, which adds about `spent` [S] to δ over all `rounds`.
+    """
     mu, q = np.maximum(shift, _SMALLEST_SHIFT)[:, None], rate[:, None]
     rarest = ndtri(np.minimum(spent / (rounds * rate), 0.45))[:, None]
     lowest = ndtri(np.minimum(spent / rounds, 0.45))[:, None]
@@ -211,13 +213,13 @@ def _between(x: Array) -> Array:
 
 
 def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Array, float]:
-    """A privacy loss after sampling k of n clients, moved to the N nodes of `discretized`. It is equal in both
+    """Move a privacy loss, after sampling k of n clients, to the N nodes of `discretized`. It is equal in both
     directions.
 
     Args:
         base: the loss without sampling.
         rate: γ = k/n > 0.
-        spent: about the part of δ that infinite losses may take.
+        spent: about the probability of an infinite loss of one release.
 
     Returns:
         N losses, their N probabilities under Q, and P's probability of an infinite loss.

@@ -1,4 +1,4 @@
-"""Noise distributions, and the properties of each that a specification needs. `NOISE_LAWS` lists them all."""
+"""Noise distributions, and the properties of each that a specification needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class GaussianLaw:
     """The properties of normal noise. Other noise distributions inherit from this class and override what differs.
 
     `check` raises ValueError if no bound is derived for a mechanism with this noise; the message names what is
-    supported. `attained` says whether the worst neighbors attain the charge under this noise.
+    supported. `attained` says whether some pair of neighbors has exactly the privacy loss that is accounted for, so
+    that the bound is tight with this noise.
     """
 
     norm: ClassVar[Norm] = "l2"  # the norm of the sensitivity, L1 or L2
@@ -55,8 +56,6 @@ class _LaplaceLaw(GaussianLaw):
 
 
 class _ResponseLaw(GaussianLaw):
-    """Randomized response: an answer is replaced by a uniform draw with some probability."""
-
     unit = "probability"
     pure = True
     answers = True
@@ -82,4 +81,4 @@ NOISE_LAWS: Mapping[str, GaussianLaw] = {
     "laplace": _LaplaceLaw(),
     "randomized_response": _ResponseLaw(),
 }
-"""Name -> law. `compile.RELEASES` has the step of each."""
+"""Name -> properties of the noise. `compile.RELEASES` has a function for each name that builds the releases' `Step`."""
