@@ -81,7 +81,7 @@ class SecretPlaces(Step):
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
-        """The blocks in the proof, as pairs (number of places in a block, number of such blocks)."""
+        """The random blocks of places in the proof, as pairs (number of places in a block, number of such blocks)."""
         hidden = min(self.chosen, self.places - self.chosen)
         size, larger = divmod(self.places, max(hidden, 1))
         return [(block, count) for block, count in ((size, hidden - larger), (size + 1, larger)) if count > 0]
@@ -110,8 +110,8 @@ class SecretPlaces(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class ToldPlaces(Step):
-    """A shift by μ standard deviations of the noise in k secret places. The bound assumes that the server knows the
-    places, so it is that of one Gaussian of shift √k·μ.
+    """A shift by μ standard deviations of the noise in k secret places (rounds or patches). The bound assumes that the
+    server knows the places, so it is that of one Gaussian of shift √k·μ.
 
     Source: derived from joint convexity: revealing the places cannot lower a divergence.
     """
@@ -131,11 +131,10 @@ class ToldPlaces(Step):
 
 
 def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
-    """Upper bounds on the Rényi divergence between Gaussian releases with and without a shift μ in one of t = `places`
-    secret places: float [A], at A orders α > 1.
+    """Upper bounds on the Rényi divergence between laws P and Q at A orders α > 1: float [A]. Q is the law of t =
+    `places` independent N(0, 1) variables; under P, one of them, drawn uniformly and secretly, is shifted by μ.
 
-    The value is the larger of both directions. Let L be the likelihood ratio of the release with the shift (P) to the
-    release without it (Q), and E the mean under Q.
+    The value is the larger of both directions. Let L = P/Q be the likelihood ratio, and E the mean under Q.
 
     1. P against Q: at whole α, E L^α − 1 is exact. It is α!/t^α times the coefficient of z^α in (Σ_j e^{μ²j(j−1)/2}
        z^j/j!)^t − e^{tz}, a sum of positive terms. Between whole orders, (α − 1)·D_α is interpolated, since it is
@@ -143,7 +142,7 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     2. Q against P: E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1) is integrated at every α. X is a lognormal variable
        with mean 1.
 
-    The result is at most αμ²/2, the divergence if the server knows the place. For α > 256 it is αμ²/2.
+    The result is at most αμ²/2, the divergence if the place is known. For α > 256 it is αμ²/2.
 
     Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
     """
@@ -165,8 +164,8 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
 
 
 def reverse_rdp(order: float, places: int, mu: float) -> float:
-    """Upper bound on the Rényi divergence, at one order > 1, of a Gaussian release without a shift from a release with
-    the shift `mu` (in standard deviations of the noise) in one of `places` secret places."""
+    """Upper bound on the Rényi divergence D_α(Q‖P) at one `order` α > 1. Q is the law of `places` independent N(0, 1)
+    variables; under P, one of them, drawn uniformly and secretly, is shifted by `mu`."""
     told = order * mu * mu / 2
     if places == 1 or mu == 0 or mu > _HIDES_NOTHING or order > _LARGEST_ORDER:
         return told
@@ -353,8 +352,8 @@ def _sum_of_losses(masses: Array, count: int) -> Array:
 
 
 def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:
-    """ln E L^α for α = `order` 2 or 3, where L is the likelihood ratio of a release with the shift μ in k = `chosen` of
-    t = `places` secret places to a release without it, and E is the mean without it.
+    """ln E L^α for α = `order` 2 or 3, with L = P/Q and the mean E under Q. Q is the law of t = `places` independent
+    N(0, 1) variables; under P, k = `chosen` of them, drawn uniformly and secretly, are shifted by μ.
 
     E L^α is the mean of exp(μ²·Σ_{a<b} |A_a ∩ A_b|) over α independent uniform subsets A_1, …, A_α of k places.
 

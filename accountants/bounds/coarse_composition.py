@@ -137,8 +137,8 @@ class _Runs:
         return np.asarray(np.bincount(self.owner, self.rounds * values, minlength=self.deltas.size), float)
 
     def cumulants(self, tilt: Array) -> tuple[Array, Array, Array]:
-        """Upper bounds on K = ln E_P e^{λL} at λ = `tilt` [R], with L the sum of a run's finite losses, and two
-        derivatives of K in λ: three arrays [R]."""
+        """Upper bounds on K = ln E_P e^{λL} at λ = `tilt` [R], where L is the sum of a run's finite losses, and the
+        first two derivatives of K in λ: three arrays [R]."""
         value, first, second = (self.total(one) for one in self.losses.cumulants(tilt[self.owner]))
         return value, first, second
 

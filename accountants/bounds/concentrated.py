@@ -43,7 +43,7 @@ def gdp(steps: Steps) -> float:
 
 
 def pure_gdp(epsilon: float) -> float:
-    """The μ of Gaussian DP of an ε-DP mechanism: −2Φ⁻¹(1/(1 + e^ε)).
+    """The μ for which every ε-DP mechanism is μ-Gaussian-DP: −2Φ⁻¹(1/(1 + e^ε)).
 
     The trade-off curve of ε-DP (least false negative rate at each false positive rate) is a straight line from (0, 1)
     to the corner (a, a) with a = 1/(1 + e^ε), and its mirror image from there to (1, 0). The Gaussian's curve with this

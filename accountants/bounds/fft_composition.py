@@ -39,8 +39,7 @@ class ComposedLosses:
     rounding: float  # relative rounding error of the masses, which were raised by it
 
     def slack(self, epsilon: float) -> float:
-        """Bound on the error of δ(ε) by rounding and by mass outside the window: above ε, weights are at most e^{K −
-        λε}."""
+        """Bound on the error of δ(ε) by rounding and by mass outside the window, whose weight is at most e^{K − λε}."""
         return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + _UNSEEN
 
     def plain(self, epsilon: float) -> float:
@@ -72,7 +71,7 @@ class ComposedLosses:
         return min(1.0, self.plain(epsilon) + self.infinity + self.slack(epsilon))
 
     def crossing(self, too_large: Callable[[float], bool]) -> int | None:
-        """The first node ≥ 0 whose ε is not `too_large`, by bisection; None if every node is."""
+        """The first node ≥ 0 at which δ is not `too_large`, by bisection; None if it is too large at every loss."""
         low, high = max(self.lowest, 0) - 1, max(self.lowest + self.masses.size, 1)
         if too_large(high * self.interval):  # a δ below the noise of the transform: only the largest loss is left
             return None if too_large(max(self.top, high) * self.interval) else self.top

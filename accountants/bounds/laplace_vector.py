@@ -28,10 +28,10 @@ _ROUNDING = 1e-12  # relative rounding error of one sum, generously; n variables
 
 @lru_cache(maxsize=64)
 def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
-    """An upper bound on the distribution of the privacy loss of independent Laplace variables, on a grid.
+    """A distribution on a grid that dominates the privacy loss of independent Laplace variables.
 
-    `parts` holds at least one pair (shift over the scale, ≥ 0; number of variables with this shift, ≥ 1). The result is
-    None if losses above 700 nats matter, since e^ε overflows there.
+    `parts` holds at least one pair (shift divided by the scale, ≥ 0; number of variables with this shift, ≥ 1). The
+    result is None if losses above 700 nats matter, since e^ε overflows there.
 
     Source: derived. The trade-off curve of a log-concave law falls with its shift, so a smaller shift of a coordinate
     is post-processing of a larger shift. Hence the neighbors that move every coordinate by its largest shift are the
@@ -69,8 +69,8 @@ def profile(parts: tuple[tuple[float, int], ...]) -> Profile | None:
 
 
 def _one(shift: float) -> LossDistribution:
-    """The distribution of one Laplace variable's loss ℓ = ln(P/Q) under P, on a grid. Its mean differs by t = `shift`
-    times the scale between neighbors.
+    """The distribution of one Laplace variable's loss ℓ = ln(P/Q) under P, on a grid. Between neighbors, the variable's
+    mean differs by t = `shift` times the scale.
 
     The loss has the mass ½ at ℓ = t, the mass e^{−t}/2 at ℓ = −t, and the density e^{(ℓ − t)/2}/4 between. So a grid
     interval (a, a + d) has the mass e^{(a − t)/2}(e^{d/2} − 1)/2. The fraction 1/(1 + e^{−d/2}) of this mass goes to
@@ -122,8 +122,7 @@ def _on_grid(one: LossDistribution, interval: float) -> LossDistribution:
 
 
 def _deltas(one: LossDistribution) -> tuple[Array, Array]:
-    """The nodes from 0 to the largest loss, and δ at these nodes: ∫ Q(loss > ln x) dx over x > e^ε, without
-    cancellation."""
+    """The nodes from 0 to the largest loss, and δ at these nodes: ∫ Q(loss > ln x) dx over x > e^ε, all positive."""
     first = max(-one.lowest, 0)
     nodes, masses = one.losses[first:], one.masses[first:]
     if one.lowest > 0:

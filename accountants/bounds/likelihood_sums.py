@@ -84,10 +84,10 @@ Rows: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
-    """Upper bound on δ at ε ≥ 0 of a record that hides in one of several rows, if the others hold other records (F(w)).
+    """Upper bound on δ at ε ≥ 0 of a record that is secretly in one of several rows, beside other records.
 
-    `rows` gives the probabilities w, any two records are at most `mu` standard deviations of the noise apart, and the
-    Gram matrices `kinds` dominate those of all triples of records.
+    It bounds F(w) of this module. `rows` gives the probabilities w of the rows, any two records are at most `mu`
+    standard deviations of the noise apart, and the Gram matrices `kinds` dominate those of all triples of records.
     """
     weights, counts = np.array(rows, float).T
     weights /= weights @ counts
@@ -240,9 +240,9 @@ def _masses(strikes: Array, calls: Array) -> Array:
 def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Array:
     """E(X − e^ε·X' − k)₊ at thresholds k (`strikes` [K]) for lognormal X and X' of mean 1: float [K].
 
-    ln X has the variance a > 0, ln X' the variance b > 0, and their covariance is c with c² < a·b. Given ln X', this is
-    a call option of Black and Scholes; given ln X, a put option. We condition on the variable that leaves a positive
-    strike. The mean over it is a sum over equidistant nodes, which converges exponentially.
+    ln X has the variance a > 0, ln X' the variance b > 0, and their covariance is c with c² < a·b. Given ln X', the
+    mean is Black and Scholes' price of a call option; given ln X, of a put option. We condition on the variable that
+    leaves a positive strike. The mean over it is a sum over equidistant nodes, which converges exponentially.
     """
     values, scale, above = np.empty(strikes.size), exp(epsilon), strikes >= 0
     values[above] = _priced(strikes[above], scale, 1.0, (b, a, c), call=True)

@@ -48,8 +48,8 @@ class GridTooLarge(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class LossDistribution:
-    """A distribution of the privacy loss ln(P/Q) under P on a grid, which bounds the mechanism's privacy from above. P
-    and Q are the laws of the release for two neighbors."""
+    """A distribution of the privacy loss ln(P/Q) under P on a grid, which dominates the mechanism's. P and Q are the
+    laws of the release for two neighbors."""
 
     interval: float  # distance of the nodes, in nats
     lowest: int  # the first node is lowest·interval
@@ -104,8 +104,7 @@ def _on_grid(profile: Profile | Pair, d: float, tail: float, reaches: Sequence[f
 
 
 def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tail: float) -> list[Parts]:
-    """The loss distributions of all steps for each direction, by `from_profile`; only once if all steps have equal
-    directions."""
+    """The loss distributions of all steps, for both directions, or for one if every step has equal directions."""
     grids = [(from_profile(profile, interval, tail=tail), rounds) for profile, rounds in steps]
     width = max(len(grid) for grid, _ in grids)
     return [[(grid[min(side, len(grid) - 1)], rounds) for grid, rounds in grids] for side in range(width)]
@@ -146,7 +145,7 @@ def moments(masses: Array, losses: Array) -> tuple[float, float]:
 
 
 def dot(left: Array, right: Array) -> float:
-    """Inner product without BLAS, whose threads would cost more than the product."""
+    """Inner product without BLAS: at these sizes, BLAS threads would cost more time than the product."""
     return float(np.einsum("i,i->", left, right))
 
 

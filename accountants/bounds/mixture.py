@@ -49,7 +49,7 @@ class PublicMixture(SampledStep):
 
     @property
     def few(self) -> bool:
-        """Whether the Rényi curve is the mean of the sampled curves at each shift, since the shift has few values."""
+        """Whether the Rényi curve is averaged over the shift's values: if there is sampling, and values are few."""
         return self.rate < 1 and self.law.profile and self.law.mu.size <= FEW
 
     def rdp(self, orders: Array, count: int) -> Array:

@@ -25,10 +25,10 @@ _MOST_ANSWERS = 1_000  # answers up to which the profile is summed exactly; more
 
 @dataclass(frozen=True, kw_only=True)
 class RandomizedAnswer(Step):
-    """One answer of k-ary randomized response, from k = `classes`. Neighbors may differ in every answer of a run."""
+    """One answer of randomized response with k = `classes`. Neighbors may differ in every answer of a run."""
 
-    noise: float
-    classes: int
+    noise: float  # p in (0, 1], the probability of a uniform draw
+    classes: int  # k ≥ 2, the number of categories
 
     def rdp(self, orders: Array, count: int) -> Array:
         return np.asarray(count * rdp(orders, self.noise, self.classes), float)

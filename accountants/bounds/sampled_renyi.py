@@ -102,8 +102,7 @@ def _log_sum(terms: Array, x: Array) -> float:
 
 
 def _log_excess(order: float, rate: float, log_ratio: Array) -> Array:
-    """ln[L^p − 1 − p(L − 1)] for L = 1 − q + q·e^{log_ratio}, q = `rate`, p = `order` outside [0, 1]; exact to
-    rounding."""
+    """ln[L^p − 1 − p(L − 1)] for L = 1 − q + q·e^{log_ratio}, with q = `rate` and p = `order` outside [0, 1]."""
     u = rate * np.expm1(np.minimum(log_ratio, 700))
     log_mixed = np.where(log_ratio < 40, np.log1p(u), np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio))
     small = (np.abs(u) <= 0.05) & (abs(order) * np.abs(u) <= 0.5)

@@ -15,7 +15,7 @@ every choice of these numbers:
     c ≥ 1 and 0 < θ < 1;  p = (1 + 1/θ)·h(c), or 0 if c ≥ n;  0 = g_0 < g_1 < … < g_S;
     Ψ(y) = Σ a_κ·(y − κ)₊ + Σ b_κ·(1/κ − y)₊  over caps κ ≥ 1, with a, b ≥ 0;  B = Σ a_κ·h(κ) + Σ b_κ·h(κ)/κ.
 
-**Proof.** Draw an order, then move some records: the protected record to the row of one of n_1 other records, this
+**Proof.** Draw an order, then move some records: the protected record to the row of one of n_1 other records, that
 record to the row of one of n_2 further records, and so on; the last record moves to the first one's row. If the moves
 are drawn uniformly, the order stays uniform. Reveal the order before the moves (joint convexity). Let Y_l(o) be the law
 of all rows that are reached after record o has left the l-th set. Y_L(o) is N(o, 1). Y_l(o) is the mean over i of two
@@ -36,7 +36,7 @@ always if η > θ, reveal the row: this costs at most p·H, by Markov's inequali
 since no w_i is above 1. If η ≤ θ, the remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤ F(v) + η·H.
 Let y_i be n·v_i divided by this sum.
 
-*Uneven weights.* Let K(a, b) = b·Ψ(a/b), and let G(w) be its mean over all pairs of n·w_i and n·w_j. The mean of
+*Uneven weights.* Let K(a, b) = b·Ψ(a/b), and let G(w) be the mean of K(n·w_i, n·w_j) over all pairs. The mean of
 K(n·w_i, n·w_j) is an f-divergence of Y_{l+1}(o_i) from Y_{l+1}(o_j): Σ a_κ times their divergence at κ, plus Σ b_κ/κ
 times the divergence of Y_{l+1}(o_j) from Y_{l+1}(o_i) at κ. So G(w) has a mean of at most B. K has degree 1 and is 0 if
 a = b. It grows if the larger of a and b grows, or if the smaller one falls, since Ψ is convex and Ψ(1) = 0. So G(y) ≤
@@ -102,8 +102,7 @@ TOLD = 1e-7
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledRows(ToldPlaces):
-    """One epoch in which a client's records are put into rows in a secret uniform order, and each row is released
-    alone.
+    """One epoch in which a client's records are put into rows in a secret uniform order; each row is released alone.
 
     The Rényi curve and the shift are those of known rows; only `pairs` credits the secret order.
     """
@@ -139,8 +138,7 @@ class Hiding:
     told: float = 0.0  # p, the probability that the row is revealed at once
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
-        """h_l(ε), a bound on δ. Only cases that seem to matter are computed; any other counts as the next computed
-        case."""
+        """h_l(ε), a bound on δ. Only cases that seem to matter are computed; others count as the next computed case."""
         place_told, last = _gaussian_delta(epsilon, mu), len(self.cases)
         starts, known = [0.0, *(level for level, _ in self.cases)], {last: place_told}
         at = 0
@@ -156,7 +154,7 @@ class Hiding:
 
     @property
     def places(self) -> float:
-        """A number of rows of equal weight that, by variance, hide the record no better than these cases do."""
+        """A number of equally weighted rows that hide the record no better than these cases do, by variance."""
         starts = [0.0, *(level for level, _ in self.cases)]
         return 1 / _concave(starts, [*(1 / _places(rows) for _, rows in self.cases), 1.0])[0]
 
@@ -202,7 +200,7 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
     """The terms of h_0, the bound on δ of a whole epoch in the module's docstring.
 
     The numbers of moves are chosen by an estimate; the bound holds for every choice. The result is None if the record
-    is hidden no better than by two rows of equal weight.
+    is hidden less well than by two rows of equal weight.
     """
 
     def rough(moves: list[int]) -> float:

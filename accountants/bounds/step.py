@@ -49,7 +49,7 @@ class Step(ABC):
 
     @property
     def remark(self) -> str:
-        """The reason why a Gaussian with this `shift` may overstate the privacy loss; empty if it is exact."""
+        """Words that say why a Gaussian with this `shift` may overstate the privacy loss; empty if it is exact."""
         return ""
 
     @property
@@ -71,11 +71,11 @@ class Step(ABC):
         return self.rdp(orders, count)
 
     def shift(self, count: int) -> float:
-        """μ ≥ 0 of one Gaussian release that dominates `count` repetitions, in standard deviations of the noise."""
+        """μ ≥ 0 of one Gaussian release that dominates `count` repetitions; `inf` if none is known."""
         return inf
 
     def pure(self, count: int) -> float:
-        """The largest privacy loss of `count` repetitions, in nats."""
+        """The largest privacy loss of `count` repetitions, in nats; `inf` if it is unbounded."""
         return inf
 
     def most(self, count: int) -> list[tuple[float, int]]:
@@ -92,8 +92,7 @@ class Step(ABC):
         return None
 
     def joined(self, count: int) -> Pairs | None:
-        """Profiles of several rounds together whose composition is smaller than that of `pairs`; None if none are
-        known."""
+        """Profiles of several rounds together that compose to a smaller δ than `pairs`; None if none are known."""
         return None
 
     def pieces(self, count: int) -> list[Piece] | None:

@@ -123,7 +123,8 @@ def gaussian_rows(
     more: Callable[[Array, Array, Array], Array] = lambda order, rate, mu: np.full_like(rate * order, -np.inf),
 ) -> Array:
     """Rényi curves of R sampled Gaussians at A orders α > 1, [R, A]: ln(1 + e^offset · Σ_j C(α,j) e^{term_j} +
-    e^more)/(α − 1), at most αμ²/2. The formula holds at integers α; between integers, (α − 1)·curve is interpolated."""
+    e^more)/(α − 1), at most αμ²/2. The formula is evaluated at integers α; between integers, (α − 1)·curve is
+    interpolated."""
     a, (g, m) = checked_orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
     flat, shape = a.ravel(), (*g.shape, *a.shape)
     g, m = g.ravel()[:, None], m.ravel()[:, None]

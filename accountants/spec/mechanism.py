@@ -1,4 +1,4 @@
-"""What a split-learning mechanism releases, to whom and how often: the specification that the accountants charge."""
+"""The specification of a split-learning mechanism, from which the accountants compute privacy bounds."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class SplitMechanism(Checked):
 
     @property
     def turns(self) -> int:
-        """How often a record or client may be released: T, or the number of shuffled epochs, with an incomplete one."""
+        """Most releases of a record or client in a run: T, or the number of shuffled epochs, rounded up."""
         return -(-self.rounds // self.turn)
 
     @property
@@ -215,7 +215,7 @@ class SplitMechanism(Checked):
 
     @property
     def sampling(self) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
-        """The participation that the server cannot see; only this secret part amplifies privacy."""
+        """The participation, or `EveryRound` if an adversary may see it: only secret sampling amplifies privacy."""
         return ALWAYS if self.participation_shows else self.participation
 
     @property
@@ -274,8 +274,8 @@ class SplitMechanism(Checked):
         if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return False  # no pair is shown to reach the bounds of secret places and rounds
         if self.secret_seat or isinstance(self.lower_model, PrivateUpdates):
-            # A secret is charged as if it were public, and many seats as somewhat larger ones (`ShiftLaw.raised`). The
-            # worst neighbors of updates need not be those of the releases.
+            # The bound treats a secret as public, and raises small shifts (`ShiftLaw.raised`). The worst neighbors of
+            # updates need not be the worst neighbors of the releases.
             return False
         if self.ragged or (self.participation_shows and not self.colluders_know):
             return False  # only the fullest patch is known; lower models may reveal who took part
@@ -293,6 +293,5 @@ class SplitMechanism(Checked):
         return not (self.noise.site == "client" and ratio.group > 2)  # where ‖λ‖² is bounded from below
 
     def shift(self) -> ShiftLaw:
-        """The distribution of μ under Gaussian noise for one record or client, in one round or (if `joint`) in all
-        rounds."""
+        """The distribution of μ under Gaussian noise for one record or client, in one round, or in all if `joint`."""
         return shift_law(self)

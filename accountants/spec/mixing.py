@@ -1,5 +1,5 @@
-"""Mixing ratios and their distributions. If a client's release has the ratio λ, mixing scales the distance between
-neighbors by λ.
+"""Mixing ratios and their distributions. A client's ratio limits how much of the distance between neighbors is left
+after mixing.
 
 A law (distribution) is a list of points with probabilities. Each point has the mixing ratio λ and the share q of
 patches that the client fills. A fixed ratio has one point, a law of counts of N patches has N + 1 points, and a density
@@ -22,8 +22,7 @@ from privkit.shared.array import Array
 
 _MOST_PIECES = 100_000  # pieces of a quadrature over ratios, at most ten nodes each
 EXACT_PATCHES = 4096
-"""Most patches N for which a random ratio is rounded up to a multiple of 1/N; more are rounded up to about as many
-values."""
+"""Most patches N for which random ratios are rounded up to multiples of 1/N; with more, to fewer, coarser values."""
 LARGEST = 1_000_000  # clients in a group and patches of an image that are accounted for, since laws are arrays
 ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]  # a number of clients or patches
 
@@ -61,6 +60,7 @@ class _Fixed(Checked):
         raise NotImplementedError
 
     def points(self, patches: int | None) -> tuple[list[float], list[float]]:
+        """The k ratios, and the k shares of patches that the clients fill, as lists of floats."""
         raise NotImplementedError
 
     @property

@@ -25,8 +25,8 @@ class GaussianLaw:
 
     norm: ClassVar[Norm] = "l2"  # the norm of the sensitivity, L1 or L2
     unit: ClassVar[str] = "standard deviation"  # the meaning of `Noise.smashed`, in words
-    pure: ClassVar[bool] = False  # whether some ε holds at δ = 0
-    # whether the noise replaces categories instead of adding to numbers. It then has no distance and no scale.
+    pure: ClassVar[bool] = False  # whether the mechanism is (ε, 0)-DP for some finite ε
+    # whether the noise replaces categories instead of being added to numbers; then there is no distance and no scale
     answers: ClassVar[bool] = False
     variance_factor: ClassVar[float] = 1.0  # variance of the noise, divided by the square of `Noise.smashed`
 
@@ -51,7 +51,7 @@ class _LaplaceLaw(GaussianLaw):
             raise ValueError("a sum of Laplace variables is not Laplace; add the noise at the mixer")
 
     def attained(self, mechanism: SplitMechanism) -> bool:
-        # Else everyone is charged as taking part, or each neighbor as having the largest ratio.
+        # Else the bound takes everyone as participating, or each neighbor as having the largest ratio.
         return not (mechanism.participation_shows or mechanism.seated)
 
 

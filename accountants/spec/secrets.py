@@ -1,4 +1,4 @@
-"""Secrets from the server: the rounds in which a record takes part, and the masked patches of a release."""
+"""What is kept secret from the server: rounds in which a record takes part, the order of records, masked patches."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def has_secrets(mechanism: SplitMechanism) -> bool:
 
 
 def check_secrets(mechanism: SplitMechanism) -> None:
-    """Raise ValueError for hidden masks, random allocation or a secret order of records without a derived bound, and if
-    only one of categories and randomized response is given."""
+    """Raise ValueError for hidden masks, random allocation or a secret order of records without a derived bound, and
+    for categories without randomized response."""
     noise, part, mask = mechanism.noise, mechanism.participation, mechanism.mixing
     if isinstance(mechanism.smashed, Categories) and not noise.distribution.answers:
         raise ValueError(NEED_RESPONSE)

@@ -87,7 +87,8 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
     is independent of the data.
 
     A random place in the mixture is treated as public. The place is independent of the data, so the mean divergence
-    over places is an upper bound (joint convexity). A law of random places with above 256 values is raised to 256.
+    over places is an upper bound (joint convexity). If places give more than 256 shifts, small shifts are raised
+    (`ShiftLaw.raised`).
 
     Source: DP-CutMixSL Eq. 19 and 20, corrected for the drawn counts, the place where noise is added, and the attacked
     client's own λ.
@@ -104,8 +105,7 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """The L1 sensitivity of one round's releases divided by the noise's scale; 1 if a release is one coordinate, else
-    0."""
+    """The L1 sensitivity of one round's releases over the noise's scale, and 1 if they are a single number, else 0."""
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
