@@ -81,7 +81,7 @@ class SecretPlaces(Step):
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
-        """The random blocks of places in the proof, as pairs (number of places in a block, number of such blocks)."""
+        """The blocks into which the proof splits places: pairs (number of places in a block, number of such blocks)."""
         hidden = min(self.chosen, self.places - self.chosen)
         size, larger = divmod(self.places, max(hidden, 1))
         return [(block, count) for block, count in ((size, hidden - larger), (size + 1, larger)) if count > 0]

@@ -39,7 +39,7 @@ class ComposedLosses:
     rounding: float  # relative rounding error of the masses, which were raised by it
 
     def slack(self, epsilon: float) -> float:
-        """Bound on the error of δ(ε) by rounding and by mass outside the window, whose weight is at most e^{K − λε}."""
+        """Bound on the error of δ(ε) by rounding and by mass outside the window: noise·e^{K − λε} and a tiny rest."""
         return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + _UNSEEN
 
     def plain(self, epsilon: float) -> float:

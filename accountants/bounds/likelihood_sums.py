@@ -69,7 +69,7 @@ _WIDE = 10.0  # standard deviations of a normal variable that integrals reach
 
 
 def both_orders(found: list[Gram]) -> tuple[Gram, ...]:
-    """The Gram matrices, and then the same matrices with x and x' exchanged, without duplicates."""
+    """The Gram matrices, and then the same matrices with the records x and x' exchanged, without duplicates."""
     return tuple(dict.fromkeys([*found, *((b, a, c) for a, b, c in found)]))
 
 

@@ -197,10 +197,10 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
 
 def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
-    """The terms of h_0, the bound on δ of a whole epoch in the module's docstring.
+    """The terms of h_0, the bound on δ of a whole epoch that the module's docstring derives.
 
-    The numbers of moves are chosen by an estimate; the bound holds for every choice. The result is None if the record
-    is hidden less well than by two rows of equal weight.
+    The proof moves records to other rows. The numbers of these rows are chosen by an estimate, and the bound holds for
+    every choice. The result is None if the record is hidden less well than by two rows of equal weight.
     """
 
     def rough(moves: list[int]) -> float:

@@ -169,7 +169,7 @@ class SplitMechanism(Checked):
 
     @property
     def joint(self) -> bool:
-        """Whether `shift` covers all rounds together, since mixing ratios are already drawn, or drawn only once."""
+        """Whether `shift` covers all rounds of a run: mixing ratios are given for each round, or drawn only once."""
         return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
     @property
@@ -184,7 +184,8 @@ class SplitMechanism(Checked):
 
     @property
     def composed_rounds(self) -> int:
-        """How often `shift` is composed: `turns`, or 1 if the shift covers all rounds."""
+        """How often `shift` is composed in a run: 1 if it covers all rounds, otherwise T or the number of shuffled
+        epochs."""
         return 1 if self.joint else self.turns
 
     @property
@@ -265,7 +266,8 @@ class SplitMechanism(Checked):
 
     @property
     def attained(self) -> bool:
-        """Whether some neighbors have exactly the privacy loss of `shift`, so that an exact ε is a lower bound, too.
+        """Whether some neighbors have exactly the privacy loss that is accounted for: an exact ε is then a lower bound,
+        too.
 
         It is False if the bound may exceed the privacy loss of the worst neighbors. Masks without `random_masks` are a
         fixed part of the mechanism, which the server knows.
@@ -293,5 +295,5 @@ class SplitMechanism(Checked):
         return not (self.noise.site == "client" and ratio.group > 2)  # where ‖λ‖² is bounded from below
 
     def shift(self) -> ShiftLaw:
-        """The distribution of μ under Gaussian noise for one record or client, in one round, or in all if `joint`."""
+        """The distribution of the Gaussian shift μ of one record or client in one round, or in all if `joint`."""
         return shift_law(self)
