@@ -20,6 +20,7 @@ BOUNDS: dict[str, str] = {
     "numerical_composition": "privkit.accountants.bounds.numerical_composition:composed_bound",
     "third_record": "privkit.accountants.bounds.numerical_composition:third_record_bound",
 }
-"""Name -> "module:function" of every theorem: `Steps` in, a `Bound` out, or None if it does not hold for them."""
+"""Name of a theorem -> "module:function". The function maps the `Steps` of a run to a `Bound`, or to None if the
+theorem does not apply to them."""
 
 __getattr__ = lazy(__name__)

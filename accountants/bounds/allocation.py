@@ -2,9 +2,9 @@
 patch of a release (hidden mask).
 
 In each of its places the record shifts a Gaussian by μ ≥ 0 standard deviations of the noise. For k = 1, the release
-with the record has the law P = mean over i of N(μ·e_i, I), e_i being the i-th of t unit vectors; the release without it
-has the law Q = N(0, I). Under Q the likelihood ratio L = P/Q is the mean of t independent copies of a lognormal
-variable X with mean 1. Every function here gives an upper bound.
+with the record has the law P = mean over i of N(μ·e_i, I), where e_i is the i-th of t unit vectors. The release without
+the record has the law Q = N(0, I). Under Q the likelihood ratio L = P/Q is the mean of t independent copies of a
+lognormal variable X with mean 1. All bounds on the privacy loss in this module are upper bounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from privkit.accountants.bounds.subsampling import finite_numbers
 from privkit.shared.array import Array
 
 _ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
-"""Orders that are tried for secret places; the time grows with the square of the largest."""
+"""Rényi orders that are tried for secret places; the computing time grows with the square of the largest order."""
 _MOST_OVERLAPS = 1_024  # places up to which the exact overlap of two or three subsets is summed
 _LARGEST_ORDER = 256  # highest order of the Rényi curve; its moments take time proportional to the square
 # most places of the numerical profile; more places hide better, so the profile of this number is a bound
@@ -40,13 +40,13 @@ _ROUNDING = 4e-15  # relative error of a place's mass, generously; t places add 
 
 @dataclass(frozen=True, kw_only=True)
 class SecretPlaces(Step):
-    """A record that shifts Gaussian releases in k of t places, drawn uniformly and secretly.
+    """Gaussian releases in which a record shifts k of t places (rounds or patches), drawn uniformly and secretly.
 
-    Proof of the charge for k ≤ t/2: to draw k of t places uniformly, split the places at random into k blocks of nearly
+    Proof of the bound for k ≤ t/2: to draw k of t places uniformly, split the places at random into k blocks of nearly
     equal size, and draw one place in each block. Revealing the split cannot lower a divergence (joint convexity). Given
-    the split, the blocks are independent, so each block is charged as one secret place.
+    the split, the blocks are independent, so each block counts as one secret place.
 
-    For k > t/2 the step is charged as t − k secret places and one known shift. Along the direction (1, …, 1), every
+    For k > t/2 the bound is that of t − k secret places and one known shift. Along the direction (1, …, 1), every
     subset of k places moves the mean by μk/√t. Orthogonal to this direction, a subset and its complement mirror each
     other. So k of t places equal t − k of t places and one Gaussian with squared shift μ²(2k − t).
     """
@@ -76,12 +76,12 @@ class SecretPlaces(Step):
 
     @property
     def known(self) -> int:
-        """The number of places that are charged as known to the server."""
+        """The number of places, max(2k − t, 0), that the bound treats as known to the server."""
         return max(2 * self.chosen - self.places, 0)
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
-        """The sizes of the blocks, as pairs (places in a block, number of blocks of this size)."""
+        """The blocks into which the proof splits places: pairs (number of places in a block, number of such blocks)."""
         hidden = min(self.chosen, self.places - self.chosen)
         size, larger = divmod(self.places, max(hidden, 1))
         return [(block, count) for block, count in ((size, hidden - larger), (size + 1, larger)) if count > 0]
@@ -110,8 +110,8 @@ class SecretPlaces(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class ToldPlaces(Step):
-    """A shift by μ standard deviations of the noise in k secret places, charged as if the server knew the places: one
-    Gaussian of shift √k·μ.
+    """A shift by μ standard deviations of the noise in k secret places (rounds or patches). The bound assumes that the
+    server knows the places, so it is that of one Gaussian of shift √k·μ.
 
     Source: derived from joint convexity: revealing the places cannot lower a divergence.
     """
@@ -131,11 +131,10 @@ class ToldPlaces(Step):
 
 
 def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
-    """Upper bounds on the Rényi divergence of a shift μ in one of t = `places` secret places, at A orders α > 1: float
-    [A].
+    """Upper bounds on the Rényi divergence between laws P and Q at A orders α > 1: float [A]. Q is the law of t =
+    `places` independent N(0, 1) variables; under P, one of them, drawn uniformly and secretly, is shifted by μ.
 
-    The value is the larger of both directions. Let L be the likelihood ratio of the release with the shift (P) to the
-    release without it (Q), and E the mean under Q.
+    The value is the larger of both directions. Let L = P/Q be the likelihood ratio, and E the mean under Q.
 
     1. P against Q: at whole α, E L^α − 1 is exact. It is α!/t^α times the coefficient of z^α in (Σ_j e^{μ²j(j−1)/2}
        z^j/j!)^t − e^{tz}, a sum of positive terms. Between whole orders, (α − 1)·D_α is interpolated, since it is
@@ -143,7 +142,7 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     2. Q against P: E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1) is integrated at every α. X is a lognormal variable
        with mean 1.
 
-    The result is at most αμ²/2, the divergence of a known place; for α > 256 it is αμ²/2.
+    The result is at most αμ²/2, the divergence if the place is known. For α > 256 it is αμ²/2.
 
     Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
     """
@@ -165,9 +164,8 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
 
 
 def reverse_rdp(order: float, places: int, mu: float) -> float:
-    """Rényi divergence at one order > 1 between the release without the shift and the release with a shift `mu` in one
-    of `places` secret places: an upper bound.
-    """
+    """Upper bound on the Rényi divergence D_α(Q‖P) at one `order` α > 1. Q is the law of `places` independent N(0, 1)
+    variables; under P, one of them, drawn uniformly and secretly, is shifted by `mu`."""
     told = order * mu * mu / 2
     if places == 1 or mu == 0 or mu > _HIDES_NOTHING or order > _LARGEST_ORDER:
         return told
@@ -176,8 +174,8 @@ def reverse_rdp(order: float, places: int, mu: float) -> float:
 
 @lru_cache(maxsize=64)
 def profile(places: int, mu: float) -> Pair:
-    """Upper bounds on both privacy profiles of a Gaussian mechanism with t = `places` noisy outputs: the record moves
-    one output, drawn uniformly and secretly, by μ standard deviations.
+    """Upper bounds on both privacy profiles (functions from ε ≥ 0 to δ) of a Gaussian mechanism with t = `places` noisy
+    outputs. The record moves one output, drawn uniformly and secretly, by μ standard deviations.
 
     The first profile compares the release with the shift (P) to the release without it (Q): δ(ε) = E(L − e^ε)₊ with the
     likelihood ratio L = P/Q and the mean E under Q. The second compares Q to P: δ(ε) = E(1 − e^ε·L)₊. L is the mean of
@@ -186,13 +184,13 @@ def profile(places: int, mu: float) -> Pair:
     1. X is moved to a grid such that E(c − X)₊ is unchanged at every node c and linear in between. This keeps the mean
        of X and makes X larger in the convex order. So the sum S of t such variables is larger in this order, too, and
        so are both δ.
-    2. Both δ follow from E(c − S)₊ at c = t·e^{±ε}, since the mean of S is known to be t. Sums above c do not matter to
-       it, so a grid on [0, c] is enough.
-    3. A bound on rounding errors is added. For more than 4096 places, the bound of 4096 is returned; for μ > 4, the
-       bound of a known place.
+    2. Both δ follow from E(c − S)₊ at c = t·e^{±ε}, since the mean of S is known to be t. Sums above c do not matter
+       for E(c − S)₊, so a grid on [0, c] is enough.
+    3. A bound on rounding errors is added. For more than 4096 places, the bound for 4096 places is returned. For μ > 4,
+       the bound for a place that the server knows is returned.
 
-    Source: Feldman and Shenfeld 2025 (this pair dominates also if later rounds are chosen adaptively). Derived: the
-    convex order, in which a mean of more independent variables is smaller, and so is δ.
+    Source: Feldman and Shenfeld 2025 (this pair dominates also if later rounds are chosen adaptively). Derived: a mean
+    of more independent variables is smaller in the convex order, and so is δ.
     """
     t, m = validate.whole("places", places), validate.real("mu", mu, least=0)
 
@@ -222,7 +220,7 @@ def profile(places: int, mu: float) -> Pair:
 
 
 def _log_moments(top: int, places: int, mu: float) -> Array:
-    """ln(E L^α − 1) for α = 2..top: by repeated squaring of the series, whose part e^z is kept apart."""
+    # ln(E L^α − 1) for α = 2..top: the series in `rdp` by repeated squaring, with its part e^z kept apart
     j = np.arange(top + 1.0)
     factorial = gammaln(j + 1)
     with np.errstate(divide="ignore"):
@@ -232,7 +230,7 @@ def _log_moments(top: int, places: int, mu: float) -> Array:
         return np.asarray(j * log(count / places) - factorial)
 
     def product(left: tuple[int, Array], right: tuple[int, Array]) -> tuple[int, Array]:
-        """(e^{nz} + R)(e^{mz} + S) = e^{(n+m)z} + R·S + R·e^{mz} + S·e^{nz}."""
+        # (e^{nz} + R)(e^{mz} + S) = e^{(n+m)z} + R·S + R·e^{mz} + S·e^{nz}
         (n, r), (m, s) = left, right
         either = np.logaddexp(r, plain(n))
         return n + m, np.logaddexp(_convolved(either, s), _convolved(r, plain(m)))
@@ -242,7 +240,7 @@ def _log_moments(top: int, places: int, mu: float) -> Array:
 
 
 def _convolved(left: Array, right: Array) -> Array:
-    """ln of the product of two series whose coefficients are given as logarithms."""
+    """The log coefficients of the product of two power series, from the log coefficients of both: [n] each."""
     size = left.size
     table = np.full((size, size), -np.inf)
     row, column = np.tril_indices(size)
@@ -252,7 +250,7 @@ def _convolved(left: Array, right: Array) -> Array:
 
 def _reverse(orders: Array, places: int, mu: float) -> Array:
     """Upper bounds on D_α(Q‖P) = ln(E L^{−β})/β with β = α − 1, at the given orders. Here Q is the release without the
-    shift, P the release with it, and L = P/Q.
+    shift, P the release with it, L = P/Q, and t = `places`.
 
     With the lognormal variable X and M(u) = E e^{−uX}, E L^{−β} − 1 = ∫ s^{β−1} (M(s/t)^t − e^{−s}) ds/Γ(β). If this
     integral cannot be computed, the result is (1 + β/t)·μ²/2, since a mean is at least the geometric mean.
@@ -287,7 +285,7 @@ def _reverse(orders: Array, places: int, mu: float) -> Array:
 
 
 def _log_transform(v: Array, places: int, mu: float, x: Array, weight: Array) -> Array:
-    """ln(M(s/t)^t − e^{−s}) at s = e^v; for large s an upper bound, for small s by W(u) = E[e^{−u(X−1)} − 1] ≥ 0."""
+    # ln(M(s/t)^t − e^{−s}) at s = e^v; for large s an upper bound, for small s by W(u) = E[e^{−u(X−1)} − 1] ≥ 0
     u, ratio = np.exp(v)[:, None] / places, np.exp(np.minimum(mu * x - mu * mu / 2, 500.0))
     y = u * (ratio - 1)
     near = np.abs(y) < 0.01
@@ -301,7 +299,8 @@ def _log_transform(v: Array, places: int, mu: float, x: Array, weight: Array) ->
 
 
 def _puts(places: int, mu: float) -> tuple[Array, Array]:
-    """Increasing c ≥ 0, and upper bounds on E(c − S)₊ for the sum S of t lognormals. Between nodes they are linear."""
+    """Increasing nodes c ≥ 0, and upper bounds on E(c − S)₊ at these nodes for the sum S of t lognormal variables: both
+    [K]. Linear interpolation between the nodes is an upper bound, too."""
     nodes = 1 << max(13, (places - 1).bit_length() + 4)
     far = min(gaussian.epsilon(1e-14, mu), 12.0)
     top = min(2 * places + 2 * exp(min(far, 30.0)), places * exp(12.0))
@@ -322,7 +321,7 @@ def _puts(places: int, mu: float) -> tuple[Array, Array]:
 
 
 def _dots(interval: float, nodes: int, mu: float) -> Array:
-    """Probabilities of the values 0, h, 2h, … (h = `interval`) of a variable X, such that E(c − X)₊ is that of the
+    """Probabilities of the values 0, h, 2h, … (h = `interval`) of a variable X whose E(c − X)₊ equals that of the
     lognormal variable at every node c.
 
     They are second differences of the lognormal's E(c − X)₊ below its mean, and of E(X − c)₊ above. Each of these
@@ -339,7 +338,7 @@ def _dots(interval: float, nodes: int, mu: float) -> Array:
 
 
 def _sum_of_losses(masses: Array, count: int) -> Array:
-    """Distribution of the sum of `count` independent variables with these masses, cut to the window of one variable."""
+    """Probabilities of the sum of `count` such independent variables at the nodes of one; larger sums are left out."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     size = next_fast_len(2 * masses.size - 1, real=True)
@@ -353,12 +352,12 @@ def _sum_of_losses(masses: Array, count: int) -> Array:
 
 
 def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:
-    """ln E L^α for α = 2 or 3, where L is the likelihood ratio of a shift μ in k = `chosen` of t = `places` secret
-    places.
+    """ln E L^α for α = `order` 2 or 3, with L = P/Q and the mean E under Q. Q is the law of t = `places` independent
+    N(0, 1) variables; under P, k = `chosen` of them, drawn uniformly and secretly, are shifted by μ.
 
     E L^α is the mean of exp(μ²·Σ_{a<b} |A_a ∩ A_b|) over α independent uniform subsets A_1, …, A_α of k places.
 
-    Source: derived; the overlap of two subsets is hypergeometric; a third subset is counted region by region.
+    Source: derived. The overlap of two subsets is hypergeometric; a third subset is counted region by region.
     """
     validate.choice("order", str(order), ("2", "3"))
     c, j = mu * mu, np.arange(max(0.0, 2.0 * chosen - places), chosen + 1.0)

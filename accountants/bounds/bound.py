@@ -1,4 +1,4 @@
-"""The contract of a bound: an upper limit on ε at δ and on δ at ε, both by one theorem."""
+"""The interface of a bound: upper limits on ε at a given δ and on δ at a given ε, both by one theorem."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """The answer of a bound: ε ≥ 0, or ln δ ≤ 0. If the theorem proves nothing, ε is `inf`, or ln δ is 0."""
+    """The result of a bound: ε ≥ 0, or ln δ ≤ 0. If the theorem proves nothing, ε is `inf`, or ln δ is 0."""
 
     value: float
-    order: float | None = None  # Rényi order at which it was found; None if no order is involved
-    at_edge: bool = False  # whether that order is the first or last of those tried
+    order: float | None = None  # Rényi order that proves the limit; None if no order is involved
+    at_edge: bool = False  # whether this order is the first or the last that was tried
     lower: float | None = None  # a proven lower limit on the same quantity, if one is known
 
 
 class Bound(ABC):
-    """One theorem, applied to one run."""
+    """An upper bound on the privacy loss of one run, by one theorem."""
 
     method: str  # name of the method, for a certificate
     source: str  # paper and theorem
-    exact: bool  # whether the limit is exact for a run that attains the losses that its specification allows
+    exact: bool  # whether the limit is exact if neighbors attain the largest losses that the specification allows
 
     @abstractmethod
     def epsilon(self, delta: float) -> Limit:
-        """Smallest ε that the theorem proves at δ in (0, 1)."""
+        """The smallest ε that the theorem proves at δ in (0, 1)."""
 
     @abstractmethod
     def log_delta(self, epsilon: float) -> Limit:
-        """Smallest ln δ that the theorem proves at ε ≥ 0."""
+        """The smallest ln δ that the theorem proves at ε ≥ 0."""
 
     def log_deltas(self, epsilons: Array) -> Array:
-        """The smallest proven ln δ at each of [J] ε: [J]."""
+        """The smallest ln δ that the theorem proves at each of J values of ε ≥ 0: float [J]."""
         return np.array([self.log_delta(epsilon).value for epsilon in epsilons.tolist()])
 
     @property
     def batch(self) -> Hashable:
-        """A key: bounds with equal keys are computed together, in one pass over arrays."""
+        """A key for grouping: bounds with equal keys are computed together, in one pass over arrays."""
         return id(self)
 
     @classmethod
     def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
-        """`epsilon` of bounds with the same `batch` key, each at its own δ."""
+        """Compute `epsilon` of B bounds with the same `batch` key, each at its own δ (`deltas` [B])."""
         return [bound.epsilon(delta) for bound, delta in zip(bounds, deltas.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClosedForm(Bound):
-    """A bound that is a formula, or one integral, in both directions: ε at δ in (0, 1), and ln δ at ε ≥ 0."""
+    """A bound given by two functions, each a formula or one integral: from δ in (0, 1) to ε, and from ε ≥ 0 to ln δ."""
 
     method: str
     source: str
@@ -67,7 +67,7 @@ class ClosedForm(Bound):
     def of_profile(
         cls, method: str, source: str, to_epsilon: Callable[[float], float], to_delta: Callable[[float], float]
     ) -> Self:
-        """An exact bound made from functions for δ and ε; a δ of 0 has the logarithm −∞."""
+        """Build an exact bound from a function from δ to ε and one from ε to δ. If δ is 0, ln δ is −inf."""
 
         def to_log_delta(epsilon: float) -> float:
             return log(value) if (value := to_delta(epsilon)) > 0 else -inf
@@ -82,7 +82,7 @@ class ClosedForm(Bound):
 
 
 def epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
-    """ε of many bounds, each at its own δ. Bounds of one batch are computed together."""
+    """Compute ε of B bounds, each at its own δ (`deltas` [B]). Bounds with equal `batch` keys are computed together."""
     batches: dict[Hashable, list[int]] = {}
     for at, bound in enumerate(bounds):
         batches.setdefault(bound.batch, []).append(at)

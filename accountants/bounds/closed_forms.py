@@ -1,4 +1,4 @@
-"""Bounds in closed form: a Gaussian of shift √Σμ² that dominates a run, and the sum of its steps' largest losses."""
+"""Bounds in closed form: one Gaussian of shift √Σμ² that dominates a run, and the sum of the steps' largest losses."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BALLE_WANG = "Balle and Wang 2018, Theorem 8"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GaussianBound(Bound):
-    """The bound of one Gaussian release of shift μ ≥ 0."""
+    """The bound of one Gaussian release whose shift is μ ≥ 0 standard deviations of the noise."""
 
     mu: float
-    sampling: str | None = None  # kind of sampling, whose bounds are computed in one pass; None: computed alone
+    sampling: str | None = None  # bounds of one kind of sampling are computed in one pass; None: computed alone
     method: str = "exact Gaussian profile"
     source: str = BALLE_WANG
     exact: bool = False
@@ -63,9 +63,8 @@ def gaussian_bound(steps: Steps) -> GaussianBound | None:
 
 
 def pure_bound(steps: Steps) -> ClosedForm | None:
-    """The bound (ε, 0) of a run, if its losses are bounded: ε is the sum of the largest privacy losses of its steps.
-
-    It is None if a step's loss is unbounded.
+    """The (ε, 0)-DP bound of a run, in which ε is the sum of the largest privacy losses of the steps; None if a step's
+    loss is unbounded.
 
     Source: Dwork et al. 2006 (basic composition).
 

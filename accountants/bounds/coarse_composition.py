@@ -1,4 +1,4 @@
-"""Fast composition of sampled releases on a coarse grid, for many runs at once (the answers of `--fast`).
+"""Fast composition of sampled releases on a coarse grid, for many runs at once; the option `--fast` uses it, too.
 
 The privacy losses of one release are rounded to a few nodes (`truncated_losses`). Their Rényi curve, converted at the
 best order, gives a first ε. Then the nodes are moved to a grid about as coarse as the standard deviation of one
@@ -25,20 +25,20 @@ from privkit.shared.array import Array
 _SPENT = 0.03  # part of δ that truncated losses may take
 _LARGEST_EXPONENT = 600.0  # order times loss above which a moment would overflow
 _STEPS, _CLOSE = 16, 1e-4
-"""Newton steps to the best order, and the relative step that needs no other: ε is then 1e-8 above its smallest."""
-_SHIFTS = 4096  # shifts of all releases that are worked on at once, about: some megabytes for each array
+"""Most Newton steps to the best order, and the relative size of the last step: ε is then 1e-8 above its smallest."""
+_SHIFTS = 4096  # about how many shifts of all releases are worked on at once: some megabytes for each array
 _CELLS = 2**15  # nodes of grids that are worked on at once: larger arrays are fetched anew from the system each time
 _SEARCH, _FOUND = 25, 1e-7
-"""Values of ln δ of one pass of the search for δ at ε, and the width at which it ends."""
+"""Values of ln δ in one pass of the search for δ at ε, and the width of the interval at which the search ends."""
 _LOG_SMALLEST = -650.0
 _INTERVAL = 0.5
 """Distance of the grid's nodes in standard deviations of one release's loss, at most; at .75, ε is about 1% larger."""
 _SMALLEST_GRID, _LARGEST_GRID = 512, 2**14
 _BELOW = 6.0
-"""Standard deviations of the tilted sum below its mean where the grid begins; what lies below is added at its end."""
+"""The grid begins this many standard deviations of the tilted sum below its mean. Mass below it is added at its end."""
 _ABOVE = 4.5  # −ln of the share of δ that sums above the grid may take
 _LOWER, _SMALLER = 6, 3.0
-"""Grids of one run at most, and the factor by which λ falls from one to the next, until one begins below ε."""
+"""Most grids for one run, and the factor by which λ falls from one grid to the next, until a grid begins below ε."""
 _LOG_NOTHING = -50.0  # ln below which a Fourier coefficient is left out; all of these together are below the noise
 _BLOCK = 16  # nodes of a grid that are summed together, to find the block with the smallest ε
 _SMALLEST_DELTA = 1e-280  # δ below which a grid's probabilities would lose their digits
@@ -47,9 +47,9 @@ _NOISE = 1e-14  # rounding error of a node's probability for each round, in a tr
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CoarseComposition(Bound):
-    r"""The privacy losses of a run composed on a coarse grid; losses above a cut count as infinite.
+    r"""The bound by composing the privacy losses of a run on a coarse grid. Losses above a cut count as infinite.
 
-    A release has the laws P and Q under the two neighbors, and the loss ln(P/Q). Let p be the probability that any
+    A release has the laws P and Q for two neighbors, and the privacy loss ln(P/Q). Let p be the probability that any
     release has an infinite loss, L the sum of the finite losses, and K = ln E_P e^{λL} for some λ > 0.
 
     1. The moment K gives, at every ε, the bound
@@ -125,7 +125,7 @@ def coarse_composition(steps: Steps) -> CoarseComposition | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Runs:
-    """R runs with S pieces in all, in one direction: a record is added, or a record is removed."""
+    """R runs with S pieces (groups of equal releases) in all, in one direction: law P against Q, or Q against P."""
 
     losses: TruncatedLosses  # the losses of the pieces (groups of equal releases)
     rounds: Array  # [S] number of releases in each piece
@@ -133,37 +133,37 @@ class _Runs:
     deltas: Array  # [R] δ of each run
 
     def total(self, values: Array) -> Array:
-        """Sums of [S] values over all rounds of each run, [R]."""
+        """Sum `values` [S], the value of one round of each piece, over all rounds of each run: [R]."""
         return np.asarray(np.bincount(self.owner, self.rounds * values, minlength=self.deltas.size), float)
 
     def cumulants(self, tilt: Array) -> tuple[Array, Array, Array]:
-        """K of `CoarseComposition` and its first two derivatives at λ = `tilt` [R], [R] each."""
+        """Upper bounds on K = ln E_P e^{λL} at λ = `tilt` [R], where L is the sum of a run's finite losses, and the
+        first two derivatives of K in λ: three arrays [R]."""
         value, first, second = (self.total(one) for one in self.losses.cumulants(tilt[self.owner]))
         return value, first, second
 
     @cached_property
     def variance(self) -> Array:
-        """The variance of all finite losses of a run, without a tilt, [R]."""
+        """The variance of the sum of each run's finite losses under P, without a tilt: [R]."""
         return self.cumulants(np.zeros(self.deltas.size))[2]
 
     @cached_property
     def count(self) -> Array:
-        """Number of rounds of each run, [R]."""
+        """The number of rounds of each run, [R]."""
         return self.total(np.ones(self.rounds.size))
 
     @cached_property
     def infinite(self) -> Array:
-        """The probability of an infinite loss, [R]."""
+        """The probability that any loss of a run is infinite, [R]."""
         return np.asarray(-np.expm1(self.total(np.log1p(-self.losses.infinite))))
 
     @cached_property
     def surprise(self) -> Array:
-        """−ln of the share of δ that is left for finite losses, [R]."""
+        """−ln of the part of δ that is left for finite losses, [R]; `inf` if nothing is left."""
         left = self.deltas - self.infinite
         return np.where(left > 0, -np.log(np.maximum(left, 1e-300)), inf)
 
     def chosen(self, runs: NDArray[np.bool_]) -> _Runs:
-        """The runs that the mask [R] selects."""
         if runs.all():
             return self
         pieces, number = runs[self.owner], np.cumsum(runs) - 1
@@ -201,7 +201,7 @@ def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
     """The smallest ε of each of R runs that composition on grids proves, at most `first` (already proven): float [R].
 
     If an ε is proven at every node of a grid, the grid began too high. Then a smaller tilt λ (see `CoarseComposition`)
-    is tried, whose grid begins lower.
+    is tried, because its grid begins lower.
     """
     found, begins = _on_grids(runs, tilt, first)
     found = np.minimum(found, first)
@@ -214,7 +214,7 @@ def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
 
 
 def _by_moments(runs: _Runs) -> tuple[Array, Array]:
-    """The first bound of `CoarseComposition` on ε, [R], and the λ at which it was found, [R]."""
+    """The ε of each run by step 1 of `CoarseComposition`, and the λ that proves it: both [R]."""
     largest = np.zeros(runs.deltas.size)
     np.maximum.at(largest, runs.owner, runs.losses.largest)
     most = _LARGEST_EXPONENT / largest - 1
@@ -235,7 +235,7 @@ def _by_moments(runs: _Runs) -> tuple[Array, Array]:
 
 
 def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
-    """The first bound on ε at λ, [R], and the step of ln λ by Newton's method towards the smallest ε."""
+    """The ε of each run by step 1 of `CoarseComposition` at λ = `tilt`, and Newton's step of ln λ: both [R]."""
     value, first, second = runs.cumulants(tilt)
     slope = np.log(tilt) - np.log1p(tilt)
     numerator = value + runs.surprise + tilt * slope - np.log1p(tilt)

@@ -1,7 +1,7 @@
 """The privacy of a run in two other definitions: ρ of zero-concentrated and μ of Gaussian differential privacy.
 
-ρ must hold for every Rényi order, and μ for every δ. So secret sampling does not lower them: the largest loss counts in
-full, however rare it is.
+ρ must hold for every Rényi order, and μ for every δ, so even the rarest losses count in full. Under Gaussian noise,
+secret sampling therefore lowers neither of them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from privkit.accountants.bounds.step import Steps
 
 
 def zcdp(steps: Steps) -> float:
-    """The smallest known ρ ≥ 0 of a run: its Rényi divergence of order α is at most ρα for every α > 1.
+    """The smallest known ρ ≥ 0 of a run: its Rényi divergence of order α is at most ρα for every α > 1. `inf` if none
+    is known.
 
-    Source: Bun and Steinke 2016. Lemma 1.7: ρ of a composition is the sum. Proposition 1.6: a Gaussian of shift μ has ρ
-    = μ²/2. Proposition 1.4: a release with losses of at most ε has ρ = ε²/2.
+    Source: Bun and Steinke 2016. Lemma 1.7: ρ of a composition is the sum of the steps' ρ. Proposition 1.6: a Gaussian
+    of shift μ has ρ = μ²/2. Proposition 1.4: a release with losses of at most ε has ρ = ε²/2.
     """
 
     def of_losses(losses: list[tuple[float, int]]) -> float:  # α > 1, so that ρ = ε holds, too (Proposition 1.4)
@@ -30,7 +31,7 @@ def zcdp(steps: Steps) -> float:
 
 def gdp(steps: Steps) -> float:
     """The smallest known μ ≥ 0 of a run: its neighboring data sets are at least as hard to distinguish as N(0, 1) and
-    N(μ, 1).
+    N(μ, 1). `inf` if none is known.
 
     Source: Dong, Roth and Su 2022, Corollary 3.3: μ² of a composition is the sum of the steps' μ².
     """
@@ -42,7 +43,7 @@ def gdp(steps: Steps) -> float:
 
 
 def pure_gdp(epsilon: float) -> float:
-    """The μ of Gaussian DP of an ε-DP mechanism: −2Φ⁻¹(1/(1 + e^ε)).
+    """The μ for which every ε-DP mechanism is μ-Gaussian-DP: −2Φ⁻¹(1/(1 + e^ε)).
 
     The trade-off curve of ε-DP (least false negative rate at each false positive rate) is a straight line from (0, 1)
     to the corner (a, a) with a = 1/(1 + e^ε), and its mirror image from there to (1, 0). The Gaussian's curve with this

@@ -24,25 +24,26 @@ _SPARED = 7.0  # nats by which this mass may weigh more than at the best tilt; s
 
 @dataclass(frozen=True, kw_only=True)
 class ComposedLosses:
-    """The composed losses inside a window of the grid. A known bound limits the tilted mass outside the window."""
+    """The distribution of the sum of all privacy losses, inside a window of the grid. Mass outside the window is
+    bounded, and the bound is added to δ."""
 
-    interval: float
-    lowest: int
-    masses: Array  # the composition's masses, no longer tilted
-    above: Array  # sums of the masses from each node on
-    infinity: float
+    interval: float  # distance of the nodes, in nats
+    lowest: int  # the first node of the window is lowest·interval
+    masses: Array  # [n] the composition's probabilities, no longer tilted
+    above: Array  # [n] sums of the masses from each node on
+    infinity: float  # probability of an infinite loss
     top: int  # the largest loss that is finite, in nodes
-    tilt: float
-    cumulant: float
+    tilt: float  # λ
+    cumulant: float  # K = ln E e^{λ·loss}
     noise: float  # tilted mass that rounding and truncation may have moved
-    rounding: float  # relative, of all masses together; added to them
+    rounding: float  # relative rounding error of the masses, which were raised by it
 
     def slack(self, epsilon: float) -> float:
-        """The largest change of δ(ε) by mass outside the window: beyond ε, no weight exceeds e^{K − λε}."""
+        """Bound on the error of δ(ε) by rounding and by mass outside the window: noise·e^{K − λε} and a tiny rest."""
         return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + _UNSEEN
 
     def plain(self, epsilon: float) -> float:
-        """Σ (1 − e^{ε − loss}) over the losses above ε inside the window."""
+        """Σ mass·(1 − e^{ε − loss}) over the losses above ε inside the window."""
         first = max(0, floor(epsilon / self.interval) + 1 - self.lowest)
         if first >= self.masses.size:
             return 0.0
@@ -50,7 +51,7 @@ class ComposedLosses:
         return max(0.0, float(self.above[first]) - min(gap, 1.0) * self.discounted(first))
 
     def discounted(self, first: int) -> float:
-        """Σ e^{first − loss} over nodes from `first` on."""
+        """Σ mass·e^{ℓ − loss} over the window's nodes from number `first` on; ℓ is the loss of node `first`."""
         if self.masses.size * self.interval < 600:
             return float(self._discounted[first]) * exp(first * self.interval)
         size = min(self.masses.size - first, ceil(70 / self.interval) + 1)  # the factor is below 1e-30 from there on
@@ -58,26 +59,26 @@ class ComposedLosses:
 
     @cached_property
     def _discounted(self) -> Array:
-        """Σ e^{−loss} from each node on, the loss counted from the first node."""
+        # Σ mass·e^{−loss} from each node on, the loss counted from the first node
         discount = np.exp(-self.interval * np.arange(self.masses.size))
         discount *= self.masses
         return np.cumsum(discount[::-1])[::-1]
 
     def delta(self, epsilon: float) -> float:
-        """Upper bound on δ(ε)."""
+        """Upper bound on δ at ε of the composition."""
         if epsilon >= self.top * self.interval:
             return min(1.0, self.infinity)
         return min(1.0, self.plain(epsilon) + self.infinity + self.slack(epsilon))
 
     def crossing(self, too_large: Callable[[float], bool]) -> int | None:
-        """First node ≥ 0 whose δ is small enough, by bisection; None if the window has no such node."""
+        """The first node ≥ 0 at which δ is not `too_large`, by bisection; None if it is too large at every loss."""
         low, high = max(self.lowest, 0) - 1, max(self.lowest + self.masses.size, 1)
         if too_large(high * self.interval):  # a δ below the noise of the transform: only the largest loss is left
             return None if too_large(max(self.top, high) * self.interval) else self.top
         return narrowed(lambda node: too_large(node * self.interval), low, high)[1]
 
     def epsilon(self, target: float) -> float:
-        """Smallest ε ≥ 0 whose upper bound on δ is at most the target; solved between the last two nodes."""
+        """The smallest ε ≥ 0 whose upper bound on δ is at most the target, solved between two nodes; `inf` if none."""
         node = self.crossing(lambda epsilon: self.delta(epsilon) > target)
         if node is None:
             return inf
@@ -92,19 +93,19 @@ class ComposedLosses:
         return node * d + min(max(inside, -d), 0.0)
 
     def lower_epsilon(self, target: float) -> float:
-        """The ε of a node at which the grid distribution's δ provably exceeds the target; −inf if no node has this."""
+        """The ε of a node at which δ of the losses on the grid provably exceeds the target; −inf if there is none."""
         scale = (1 - self.rounding) ** 2
         node = self.crossing(lambda epsilon: self.plain(epsilon) * scale - self.slack(epsilon) > target)
         return -inf if node is None or node <= max(self.lowest, 0) else (node - 1) * self.interval
 
 
 def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None = None) -> ComposedLosses:
-    """The distribution of the sum of all privacy losses, computed by FFT inside a window near the answer.
+    """Compute the distribution of the sum of all privacy losses by FFT, inside a window near the answer.
 
-    `parts` are pairs (loss distribution of one round, number of such rounds), and exactly one of `delta` and `epsilon`
-    is the question. The masses are multiplied by e^{λ·loss} (tilted) with the λ that makes losses near the answer
-    likely. λ is reduced if the window would start above the answer. It raises `GridTooLarge` if the window would have
-    too many nodes.
+    `parts` are pairs (loss distribution of one round, number of such rounds). The answer is the ε at a given `delta`,
+    or the δ at a given `epsilon`; give exactly one of them. The masses are multiplied by e^{λ·loss} (tilted) with the λ
+    that makes losses near the answer likely. λ is reduced if the window would start above the answer. `GridTooLarge` is
+    raised if the window would have too many nodes.
     """
     tilt = _tilt(parts, delta, epsilon)
     composed = _tilted_composition(parts, tilt)
@@ -181,7 +182,7 @@ def _tilt(parts: Parts, delta: float | None, epsilon: float | None) -> float:
     variance = sum(count * moments(part.masses, part.losses)[1] for part, count in parts)
 
     def weight(tilt: float) -> float:
-        """ln of the tilted mass's largest part of δ(0): E e^{λ·loss} times the least c ≥ (1 − e^{−y})/e^{λy}, y > 0."""
+        # ln of a bound on δ(0): E e^{λ·loss} times the least c ≥ (1 − e^{−y})/e^{λy} for all y > 0
         return _cumulant(parts, tilt) + tilt * log(tilt) - (1 + tilt) * log1p(tilt)
 
     surprise = 12.0 if delta is None else -log(delta)
@@ -215,11 +216,11 @@ def _smallest(function: Callable[[float], float], low: float, high: float, width
 
 
 def spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
-    """values^count by repeated squaring, for the Fourier transform of a probability distribution. numpy's general
-    complex power is ten times slower.
+    """Compute values^count by repeated squaring, for the Fourier transform of a probability distribution. numpy's
+    general complex power is ten times slower.
 
-    The largest value is 1, so powers below e^−650 change no digit. They are set to 0, since computing them as subnormal
-    numbers would take a hundred times as long.
+    The largest modulus is 1, so powers below e^−650 change no digit. They are set to 0, since computing them as
+    subnormal numbers would take a hundred times as long.
     """
     kept = ~(values.real**2 + values.imag**2 < exp(-1300 / count))  # after many rounds, few
     square = values[kept]

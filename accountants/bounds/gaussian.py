@@ -42,9 +42,8 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
 
 
 def log_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
-    """ln δ at ε ≥ 0 for a Gaussian release of shift μ ≥ 0; −inf if μ = 0. The arguments broadcast. They are not
-    checked, since inner loops call this function.
-    """
+    """ln δ at ε ≥ 0 for a Gaussian release of shift μ ≥ 0; −inf if μ = 0. The arguments broadcast, and they are not
+    checked, since inner loops call this function."""
     e, m = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(mu, float))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         a, b = m / 2 - e / m, -m / 2 - e / m
@@ -57,8 +56,8 @@ def log_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
 
 
 def fast_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
-    """δ at ε ≥ 0 for a Gaussian release of shift μ ≥ 0, without logarithms or checks; absolute error about 1e-16. It
-    serves the large arrays of numerical composition.
+    """δ at ε ≥ 0 for a Gaussian release of shift μ ≥ 0, without logarithms or checks, for the large arrays of numerical
+    composition. The absolute error is about 1e-16.
 
     >>> float(fast_delta(1.0, 1.0).round(6))
     0.126937
@@ -97,7 +96,8 @@ def epsilon(delta_: ArrayLike, mu: ArrayLike) -> float | Array:
 
 
 def _inverse(target: Array, m: Array) -> Array:
-    """The ε > 0 with ln δ(ε; μ) = target: Newton's method on ln δ, bisection if a step leaves the bracket."""
+    """The ε > 0 with ln δ(ε; μ) = `target` for each shift μ in `m`, [n]: Newton's method on ln δ, and bisection if a
+    step leaves the bracket."""
     low, high = np.zeros_like(m), m * m / 2 + m * np.sqrt(-2 * target)  # the RDP conversion at its best order
     e = high.copy()
     for _ in range(200):

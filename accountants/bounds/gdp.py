@@ -1,8 +1,8 @@
 """Gaussian differential privacy of a composition: one number μ that replaces the privacy profile.
 
 The far tail of a sampled composition is heavier than a Gaussian's, so a μ that covers every hypothesis test is
-uselessly large. The function `mu` finds the smallest μ for tests whose error rates are at least a floor. A δ covers the
-other tests.
+uselessly large. The function `mu` finds the smallest μ for the tests whose two error rates are at least a given floor,
+such as 1e-10. A δ covers the other tests.
 
 Source: Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ).
 """
@@ -26,7 +26,7 @@ NODES = 256  # values of ε at which the composed profile is computed; the exces
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianFit:
-    """The Gaussian mechanism that replaces a composition. The composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for
+    """A Gaussian mechanism that stands for a composition: the composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for
     every ε ≥ 0, where δ_G(ε; μ) is the profile of a Gaussian release.
 
     Every test whose false positive rate α is at least the `floor` given to `mu` has a false negative rate of at least
@@ -41,7 +41,7 @@ def mu(
     steps: Sequence[tuple[Profile | Pair, int]], *, floor: float = 1e-10, interval: float | None = None
 ) -> GaussianFit:
     """The smallest μ for which N(0, 1) and N(μ, 1) are at least as easy to distinguish as the neighbors of a
-    composition, by every test whose error rates are at least `floor`.
+    composition, by every test whose two error rates are at least `floor`.
 
     The composed profile δ(ε) is bounded from above at nodes ε_j. As δ is convex in e^ε, it lies under the lower hull of
     these points. Each edge of the hull gives one point (α, β) of false positive and false negative rate on a trade-off
@@ -50,8 +50,8 @@ def mu(
 
     Args:
         steps: pairs (privacy profile of one round, number of such rounds).
-        floor: the smallest error rate that μ covers, in [1e-12, 0.1]. `delta_floor` alone covers tests with smaller
-            error rates. μ grows without a useful limit as the floor falls.
+        floor: the smallest error rate that μ covers, in [1e-12, 0.1]. Tests with a smaller error rate are covered by
+            `delta_floor` alone. A smaller floor makes μ larger, without a useful limit.
         interval: distance of the nodes of the loss grid, in nats; None chooses it.
 
     Raises:
@@ -84,7 +84,8 @@ def mu(
 def _composed(
     steps: Sequence[tuple[Profile | Pair, int]], floor: float, interval: float | None
 ) -> tuple[Callable[[float], float], float]:
-    """An upper bound on the composed δ(ε) of both directions, and an ε beyond which tests lie below the floor."""
+    """A function from ε to an upper bound on the composed δ in both directions, and an ε above which every test has an
+    error rate below `floor`."""
     if not steps:
         raise ValueError("steps must hold at least one mechanism, got none")
     checked = [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]
@@ -112,7 +113,7 @@ def _hull(epsilon: Array, delta: Array) -> list[int]:
     corners: list[int] = []
 
     def slope(left: int, right: int) -> float:
-        """The slope of an edge, times −e^{ε_left} to avoid overflow."""
+        # the slope of an edge, times −e^{ε_left} to avoid overflow
         return float(delta[left] - delta[right]) / expm1(min(epsilon[right] - epsilon[left], 700))
 
     for at in range(epsilon.size):

@@ -25,7 +25,7 @@ from privkit.shared.array import Array
 class LaplaceRelease(SampledStep):
     """Releases with independent Laplace noise on every coordinate."""
 
-    parts: tuple[tuple[float, int], ...]  # pairs (shift over the scale, number of coordinates with this shift)
+    parts: tuple[tuple[float, int], ...]  # pairs (shift divided by the scale, number of coordinates with this shift)
     single: bool = False  # whether the release is one coordinate
     worst: bool = True  # whether a pair of neighbors is known that moves every coordinate by its shift
 
@@ -102,11 +102,8 @@ def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
 
 
 def _vector_rdp(orders: ArrayLike, parts: Sequence[tuple[float, int]]) -> Array:
-    """The Rényi divergence of independent Laplace coordinates: the sum of their divergences. `parts` holds pairs (shift
-    over the scale, number of coordinates with this shift).
-
-    Source: Mironov 2017, Proposition 1.
-    """
+    """The Rényi divergence of independent Laplace coordinates: the sum of their divergences. `parts` is as in
+    `LaplaceRelease`. Source: Mironov 2017, Proposition 1."""
     return np.asarray(sum((count * rdp(orders, shift) for shift, count in parts), np.zeros(np.shape(orders))))
 
 

@@ -28,10 +28,10 @@ _ROUNDING = 1e-12  # relative rounding error of one sum, generously; n variables
 
 @lru_cache(maxsize=64)
 def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
-    """The distribution of the privacy loss of independent Laplace variables on a grid, rounded to the safe side.
+    """A distribution on a grid that dominates the privacy loss of independent Laplace variables.
 
-    `parts` holds at least one pair (shift over the scale, ≥ 0; number of variables with this shift, ≥ 1). The result is
-    None if losses above 700 nats matter, since e^ε overflows there.
+    `parts` holds at least one pair (shift divided by the scale, ≥ 0; number of variables with this shift, ≥ 1). The
+    result is None if losses above 700 nats matter, since e^ε overflows there.
 
     Source: derived. The trade-off curve of a log-concave law falls with its shift, so a smaller shift of a coordinate
     is post-processing of a larger shift. Hence the neighbors that move every coordinate by its largest shift are the
@@ -47,15 +47,14 @@ def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
 
 
 def error(parts: tuple[tuple[float, int], ...]) -> float:
-    """Bound on the relative rounding error of the masses in `losses`; the masses are raised by it."""
+    """Bound on the relative rounding error of the masses in `losses`, which raises its masses by this bound."""
     return _ROUNDING * sum(number for _, number in parts)
 
 
 @lru_cache(maxsize=64)
 def profile(parts: tuple[tuple[float, int], ...]) -> Profile | None:
     """The privacy profile of independent Laplace variables: a function from ε ≥ 0 to an upper bound on δ, exact except
-    for the grid's error. `parts` is the argument of `losses`; None if `losses` gives None.
-    """
+    for the grid's error. `parts` is as in `losses`. The result is None if `losses` gives None."""
     whole = losses(parts)
     if whole is None:
         return None
@@ -70,10 +69,10 @@ def profile(parts: tuple[tuple[float, int], ...]) -> Profile | None:
 
 
 def _one(shift: float) -> LossDistribution:
-    """The distribution of one Laplace variable's loss ℓ = ln(P/Q) under P, on a grid, for a mean that moves by t =
-    `shift` scales.
+    """The distribution of one Laplace variable's loss ℓ = ln(P/Q) under P, on a grid. Between neighbors, the variable's
+    mean differs by t = `shift` times the scale.
 
-    Its law has the mass ½ at ℓ = t, the mass e^{−t}/2 at ℓ = −t, and the density e^{(ℓ − t)/2}/4 between. So a grid
+    The loss has the mass ½ at ℓ = t, the mass e^{−t}/2 at ℓ = −t, and the density e^{(ℓ − t)/2}/4 between. So a grid
     interval (a, a + d) has the mass e^{(a − t)/2}(e^{d/2} − 1)/2. The fraction 1/(1 + e^{−d/2}) of this mass goes to
     the upper end.
     """
@@ -109,8 +108,8 @@ def _sum(left: LossDistribution, right: LossDistribution) -> LossDistribution:
 
 
 def _on_grid(one: LossDistribution, interval: float) -> LossDistribution:
-    """The same loss on another grid. If a mass is at the distance x above a node, and nodes are d apart, the fraction
-    (1 − e^{−x})/(1 − e^{−d}) of it moves to the next node and the rest to the node below."""
+    """Move a loss distribution to a grid with nodes d = `interval` apart. If a mass is at the distance x above a node,
+    the fraction (1 − e^{−x})/(1 − e^{−d}) of it moves to the next node, and the rest to the node below."""
     if one.interval == interval:
         return one
     place = one.losses / interval
@@ -123,7 +122,7 @@ def _on_grid(one: LossDistribution, interval: float) -> LossDistribution:
 
 
 def _deltas(one: LossDistribution) -> tuple[Array, Array]:
-    """Nodes from 0 to the largest loss, and δ there: ∫ Q(loss > ln x) dx from e^ε on, free of cancellation."""
+    """The nodes from 0 to the largest loss, and δ at these nodes: ∫ Q(loss > ln x) dx over x > e^ε, all positive."""
     first = max(-one.lowest, 0)
     nodes, masses = one.losses[first:], one.masses[first:]
     if one.lowest > 0:

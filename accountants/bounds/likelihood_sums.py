@@ -1,38 +1,41 @@
-r"""The expected positive part of a weighted mean of likelihood-ratio differences, if every row may hold any record.
+r"""Bounds on δ if a record hides in one of several rows: the expected positive part of a weighted sum.
 
-Row i has the weight w_i, and the weights sum to 1. V_i = X_i − e^ε·X'_i, for likelihood ratios X_i and X'_i of x and x'
-against the record that the row holds, in noise N(0, 1). Any two of these three are at most μ apart. The V_i are
-independent. F(w) is the largest E(Σ w_i·V_i)₊ over all records in the rows. Two bounds hold, and the smaller is taken.
+A row is the release of one record in noise N(0, 1). The protected record, x or x', replaces the record of row i with
+the probability w_i; the w_i sum to 1. X_i and X'_i are the likelihood ratios of x and x' against the record that row i
+holds otherwise, and V_i = X_i − e^ε·X'_i. Any two of these three records are at most μ apart. The V_i are independent.
+F(w) is the largest E(Σ w_i·V_i)₊ over all records in the rows. Two bounds on F(w) hold, and the smaller is taken.
 
-**What both use.** The matrices of `third_record.triples` dominate those of all triples. So in convex order, each V_i
-has at worst one of T laws, its *kind*. Each law is moved to a grid by connecting the dots of its E(V − k)₊, and mass
-below the grid is moved up. Both make the law larger. So does a cut at the top, if E(V − top)₊ is added to the bound.
+**Both bounds.** The Gram matrices of `third_record.triples` dominate those of all triples of records. So in convex
+order, each V_i has at worst one of T laws, called its *kind*. Each law is moved to a grid: E(V − k)₊ is interpolated
+linearly between the nodes k, and mass below the grid is moved up. Both steps make the law larger. Cutting the law at
+the top does so, too, if E(V − top)₊ is added to the bound.
 
-**By a contour**, if most rows are alike. For every θ > 0, s₊ is the integral of e^{zs}/(2πi·z²) over the line Re z = θ.
-By the trapezoidal rule of step d, at z_j = θ + ijd for all whole j, it is a sum over all whole m, by Poisson's formula:
+**By a contour integral**, if most rows have equal weights. For every θ > 0, s₊ is the integral of e^{zs}/(2πi·z²) over
+the line Re z = θ. The trapezoidal rule of step d takes z_j = θ + ijd for all integers j. By Poisson's formula, its
+value is also a sum over all integers m:
 
     (d/2π)·Σ_j e^{z_j·s}/z_j² = Σ_m (s + 2πm/d)₊·e^{−2πmθ/d} ≥ s₊.
 
-So the rule is a bound itself, for every step. With M_t(z) = E e^{zV} of kind t, and k_t rows of the weight w of kind t,
-E(Σ w_i·V_i)₊ is at most
+So the rule gives an upper bound for every step d. Let M_t(z) = E e^{zV} for a V of kind t. If k_t rows of weight w are
+of kind t, then E(Σ w_i·V_i)₊ is at most
 
     (d/2π)·Σ_j exp(Σ_t k_t·ln|M_t(w·z_j)|)/|z_j|².
 
 The sum is convex in (k_1, …, k_T), so it is largest if all k rows of the weight w are of one kind. With several weights
 w_g, it is largest if all k_g rows of each weight are of one kind. For all shares α_g > 0 that sum to 1, Hölder's
-inequality separates the weights, so that each may have its own worst kind:
+inequality separates the weights, so that each weight may have its own worst kind:
 
     Π_g max_t {(d/2π)·Σ_j exp(k_g·ln|M_t(w_g·z_j)|/α_g + rest_j)/|z_j|²}^α_g.
 
-α_g is the share in the variance. Here rest_j sums max over t of k_g·ln|M_t(w_g·z_j)| over weights with small shares.
-A normal variable that is a quarter of a node wide is added to each V. This makes the sum larger (Jensen) and makes its
-terms decay, so that |M_t(w·z)| ≤ M_t(wθ) bounds all distant terms. If V is normal, the bound is 3 % above the truth up
-to three standard deviations, and 11 % at seven; with a heavy tail, or few rows, it is more. Source: derived; Cauchy's
-integral of s₊.
+α_g is the weight's share of the sum's variance. Weights with small shares are not separated: rest_j sums their max over
+t of k_g·ln|M_t(w_g·z_j)|. A normal variable whose standard deviation is a quarter of the smallest grid step is added to
+each V. This makes the sum larger (Jensen) and makes its terms decay, so that |M_t(w·z)| ≤ M_t(wθ) bounds all distant
+terms. If V is normal, the bound is 3 % above the true value if the mean of the sum is up to three standard deviations
+below 0, and 11 % at seven. With a heavy tail, or few rows, it is more. Source: derived; Cauchy's integral of s₊.
 
-**By convolution**: every row gets the least upper bound of all kinds, whose E(V − k)₊ is the largest over all kinds.
-The terms w_i·V_i share a grid: each mass is split between the two nearest nodes so that its mean stays, which makes the
-law larger. The grid ends where the cut at the top matters little beside the result.
+**By convolution.** Every V_i gets the least upper bound of all kinds: its E(V − k)₊ is the largest over all kinds. The
+terms w_i·V_i are moved to a common grid: each mass is split between the two nearest nodes such that its mean is kept,
+which makes the law larger. The grid ends where cutting the law at the top adds little to the result.
 """
 
 from __future__ import annotations
@@ -50,43 +53,42 @@ from privkit.accountants.bounds.fft_composition import spectrum_power
 from privkit.accountants.bounds.third_record import Gram, triples
 from privkit.shared.array import Array
 
-_LARGEST_WINDOW = 2**14
-"""Nodes of a sum's window."""
+_LARGEST_WINDOW = 2**14  # most nodes of the grid of a sum
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
-"""Mean excess of a term above its grid, which is added to δ; and below its grid, which is moved up."""
+"""Mean excess of a term above its grid, which is added to δ, and below its grid, which is moved up."""
 _FINE, _COARSE = 4, 12
 """Nodes in a term's standard deviation near its mean, and in its distance to the mean far from it."""
-_FADES = 36.0
-"""Exponent from which on the part of a sum beyond its window is lost in rounding, and is added."""
-_MOST_TILT = 20.0
-"""Largest exponent of a tilted term."""
+_FADES = 36.0  # exponent at the window's end: mass beyond it is lost in rounding, and a bound on it is added
+_MOST_TILT = 20.0  # largest exponent of a tilted term
 _PART, _TRIES = 0.01, 4
 """Wanted mean excess above the grid of a convolution, relative to its result, and grids that are tried for it."""
 _STEP, _STEPS = 0.5, 128
-"""d over the smaller of θ and 1/(standard deviation of the sum), and terms: the last is so far that the sum fades."""
-_SHARE = 0.03
-"""Share of the variance from which a weight has its own sum in the contour integral."""
-_WIDE = 10.0
-"""Standard deviations of a normal variable that integrals reach."""
+"""d over the smaller of θ and 1/(standard deviation of the sum); the fewest terms, after which the sum has faded."""
+_SHARE = 0.03  # share of the variance from which on a weight is separated in the contour integral
+_WIDE = 10.0  # standard deviations of a normal variable that integrals reach
 
 
 def both_orders(found: list[Gram]) -> tuple[Gram, ...]:
-    """The matrices, followed by those with x and x' exchanged."""
+    """The Gram matrices, and then the same matrices with the records x and x' exchanged, without duplicates."""
     return tuple(dict.fromkeys([*found, *((b, a, c) for a, b, c in found)]))
 
 
 KINDS = both_orders(triples((0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.6, 0.85, 0.95, 1.0)))
-"""Matrices that exceed those of all triples, in both orders of x and x'."""
+"""Gram matrices that dominate those of all triples of records (`third_record.triples`), in both orders of x and x'."""
 FINE_KINDS = both_orders(triples(np.linspace(0, 1, 21).tolist(), (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 1.0)))
-"""More such matrices, which exceed by less."""
+"""A finer set of such Gram matrices, which gives smaller bounds."""
 Terms: TypeAlias = tuple[Array, Array, Array]
-"""[K] nodes, [T, K] masses of each kind, and [K] largest E(V − node)₊."""
+"""Nodes [K], the masses of T kinds at these nodes [T, K], and the largest E(V − node)₊ over the kinds [K]."""
 Rows: TypeAlias = tuple[tuple[int, int], ...]
-"""Increasing weights in multiples of a unit, and how many rows have each; they are scaled to sum to 1."""
+"""Pairs (weight in multiples of a unit, number of rows with it), by increasing weight; weights are scaled to sum 1."""
 
 
 def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
-    """An upper bound on F(w) of this module: one of several rows holds the record, the others hold other records."""
+    """Upper bound on δ at ε ≥ 0 of a record that is secretly in one of several rows, beside other records.
+
+    It bounds F(w) of this module. `rows` gives the probabilities w of the rows, any two records are at most `mu`
+    standard deviations of the noise apart, and the Gram matrices `kinds` dominate those of all triples of records.
+    """
     weights, counts = np.array(rows, float).T
     weights /= weights @ counts
     strikes, calls, interval = _calls(epsilon, mu, kinds)
@@ -109,9 +111,10 @@ def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] 
 def _by_contour(
     terms: Terms, interval: float, rows: tuple[Array, Array], spread: float, saddle: float, last: int
 ) -> float:
-    """An upper bound on F(w) by the contour integral, with terms from z = θ on; infinite if they overflow.
+    """Upper bound on F(w) by the contour integral in the module's docstring; `inf` if its terms overflow.
 
-    `interval` is the smallest distance of nodes, `spread` the standard deviation of the sum.
+    `interval` is the smallest distance of nodes, and `spread` the standard deviation of the sum. `saddle` (θ·spread)
+    and `last` (the top node) come from `_saddle`.
     """
     nodes, masses, above = terms
     weights, counts = rows
@@ -138,20 +141,16 @@ def _by_contour(
 
 
 def _rule(deviations: float) -> tuple[Array, Array]:
-    """Slopes jd/θ, [J + 1], and weights (d/θ)·|θ/z_j|² of terms j and −j together; all omitted terms weigh ≤ 2/(Jd/θ).
-
-    `deviations` are θ times the standard deviation of the sum.
-    """
+    # slopes jd/θ for j = 0, …, J, and weights (d/θ)·|θ/z_j|² of the terms j and −j together, both [J + 1]; all omitted
+    # terms weigh at most 2/(Jd/θ); `deviations` is θ times the standard deviation of the sum
     step = _STEP * min(1.0, 1 / deviations)
     slopes = step * np.arange(ceil(_STEPS * _STEP / (deviations * step)) + 1.0)
     return slopes, step * np.append(1.0, 2 / (1 + slopes[1:] ** 2))
 
 
 def _saddle(terms: Terms, rows: tuple[Array, Array], spread: float, apart: float) -> tuple[float, float, int]:
-    """The least mean of e^{θs−1}/θ ≥ s₊ over a few kinds, and its θ·spread and top node; others give bounds, too.
-
-    The mean of the sum is about `apart` standard deviations (`spread`) from 0.
-    """
+    # the least mean of e^{θs−1}/θ ≥ s₊ over a few kinds, and its θ·spread and top node; others give bounds, too; the
+    # mean of the sum s is about `apart` standard deviations (`spread`) from 0
     nodes, masses, above = terms
     weights, counts = rows
     kinds = masses[[int(np.argmax(masses @ nodes**2)), *range(0, len(masses), 6)]]
@@ -167,10 +166,8 @@ def _saddle(terms: Terms, rows: tuple[Array, Array], spread: float, apart: float
 
 
 def _by_convolution(terms: Terms, interval: float, rows: tuple[Array, Array], tail: float) -> float:
-    """An upper bound on F(w) of this module, computed under a tilt e^{ts}, so rounding is small relative to δ.
-
-    The terms are cut where their mean excess falls below `tail`.
-    """
+    """Upper bound on F(w) by the convolution in the module's docstring, with terms cut where their mean excess is below
+    `tail`; `inf` if numbers overflow. It is computed under a tilt e^{ts}, so rounding is small relative to δ."""
     nodes, _, above = terms
     weights, counts = rows
     last = int(np.argmax((above <= tail) & (nodes > 0))) or nodes.size - 1
@@ -214,7 +211,8 @@ def _by_convolution(terms: Terms, interval: float, rows: tuple[Array, Array], ta
 
 @lru_cache(maxsize=256)
 def _calls(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, Array, float]:
-    """Strikes k, [K], E(V − k)₊ of each kind, [T, K], and the strikes' smallest distance, their common unit."""
+    """Three results: thresholds k, [K]; E(V − k)₊ at each threshold for T laws of V = X − e^ε·X', a difference of
+    likelihood ratios, [T, K]; and the smallest step between thresholds, of which all thresholds are multiples."""
     scale, mean = exp(epsilon), -expm1(epsilon)
     matrices = [tuple(mu**2 * one for one in matrix) for matrix in kinds]
     a, b, c = np.array(matrices).T
@@ -233,18 +231,18 @@ def _calls(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, A
 
 
 def _masses(strikes: Array, calls: Array) -> Array:
-    """Masses at strikes, […, K], of the law whose E(V − k)₊ interpolates `calls` linearly."""
+    """Probabilities at the nodes `strikes`, […, K], of the law whose E(V − k)₊ interpolates `calls` linearly."""
     slopes = np.minimum(np.maximum.accumulate(np.maximum(np.diff(calls) / np.diff(strikes), -1.0), axis=-1), 0.0)
     ends = np.zeros_like(calls[..., :1])
     return np.diff(np.concatenate([ends - 1.0, slopes, ends], axis=-1))
 
 
 def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Array:
-    """E(X − e^ε·X' − k)₊ at strikes k, [K]; ln X has the variance a > 0, ln X' the variance b > 0; covariance c.
+    """E(X − e^ε·X' − k)₊ at thresholds k (`strikes` [K]) for lognormal X and X' of mean 1: float [K].
 
-    Both have mean 1, and c² < a·b. Given ln X', this is a call option of Black and Scholes; given ln X, a put option.
-    We condition on the variable that leaves a positive strike. The mean over it is a sum over equidistant nodes, which
-    converges exponentially.
+    ln X has the variance a > 0, ln X' the variance b > 0, and their covariance is c with c² < a·b. Given ln X', the
+    mean is Black and Scholes' price of a call option; given ln X, of a put option. We condition on the variable that
+    leaves a positive strike. The mean over it is a sum over equidistant nodes, which converges exponentially.
     """
     values, scale, above = np.empty(strikes.size), exp(epsilon), strikes >= 0
     values[above] = _priced(strikes[above], scale, 1.0, (b, a, c), call=True)
@@ -253,7 +251,8 @@ def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Arra
 
 
 def _priced(strikes: Array, given: float, free: float, matrix: Gram, *, call: bool) -> Array:
-    """Mean call or put on `free` times one variable, at strikes k ≥ 0 plus `given` times the other variable, [K]."""
+    """Mean call or put on `free` times one lognormal variable, if the strike is k ≥ 0 (`strikes` [K]) plus `given`
+    times the other variable: [K]."""
     (a, b, c), side = matrix, sqrt(matrix[0])
     shift, left = c / side, sqrt(b - c * c / a)
     step = min(0.5 * min(1.0, left / (side + abs(shift))), 0.5 / side)

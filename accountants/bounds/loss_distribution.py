@@ -20,13 +20,13 @@ from privkit.shared.array import Array
 
 Profile: TypeAlias = Callable[[Array], Array]  # δ at an array of ε ≥ 0; decreasing, and convex in e^ε
 Pair: TypeAlias = tuple[Profile, Profile]
-"""Profiles of the two directions, H(P‖Q) and H(Q‖P); together they hold δ(−ε) = 1 − e^{−ε} + e^{−ε}·δ_reverse(ε)."""
+"""Profiles of H(P‖Q) and of the reverse H(Q‖P); together they give δ(−ε) = 1 − e^{−ε} + e^{−ε}·δ_reverse(ε)."""
 LARGEST_GRID = 20_000_000  # nodes above which a grid is refused
 _T = TypeVar("_T")
 
 
 def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
-    """`count` ≥ 1 equal distributions joined into one, by repeated squaring; `join` composes two distributions."""
+    """Compose `count` ≥ 1 equal distributions by repeated squaring; `join` composes two distributions."""
     power, square, left = one if count & 1 else None, one, count >> 1
     while left:
         square = join(square, square)
@@ -38,7 +38,7 @@ def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
 
 
 class GridTooLarge(ValueError):
-    """The grid would have too many nodes, or there are so many rounds that rounding errors exceed the answer."""
+    """Raised if the grid would have too many nodes, or if rounds are so many that rounding errors exceed the answer."""
 
     def __init__(self, nodes: float, interval: float, sentence: str = "") -> None:
         wanted = f"a grid of {nodes:.3g} nodes at interval {interval:g} is too large: choose a larger interval"
@@ -48,7 +48,7 @@ class GridTooLarge(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class LossDistribution:
-    """A distribution of the privacy loss ln(P/Q) under P on a grid, at least as bad as the mechanism's. P and Q are the
+    """A distribution of the privacy loss ln(P/Q) under P on a grid, which dominates the mechanism's. P and Q are the
     laws of the release for two neighbors."""
 
     interval: float  # distance of the nodes, in nats
@@ -73,18 +73,19 @@ Parts: TypeAlias = list[tuple[LossDistribution, int]]  # distributions of one di
 
 
 def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-20) -> tuple[LossDistribution, ...]:
-    """Privacy loss distributions of a mechanism, by connecting the dots of its privacy profile: valid upper bounds.
+    """Build privacy loss distributions of a mechanism on a grid from its privacy profile: valid upper bounds.
 
     A mechanism has two directions: neighbor P against Q, and Q against P. If they are equal (replace-one), `profile` is
-    one function δ(ε ≥ 0), and the result holds one distribution. Otherwise it is a pair of functions, and the result
-    holds two distributions: compose each of them, and take the larger δ. The grid's interval (distance of nodes, in
-    nats) causes an error of about T·interval²/12 in the ε of T rounds. Losses beyond the node where δ falls below
+    one function from ε ≥ 0 to δ, and the result holds one distribution. Otherwise it is a pair of functions, and the
+    result holds two distributions: compose each of them, and take the larger δ. The grid's interval (distance of nodes,
+    in nats) causes an error of about T·interval²/12 in the ε of T rounds. Losses beyond the node where δ falls below
     `tail` are set to infinity.
 
     Raises:
-        ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.
+        ValueError: if the profile leaves [0, 1] or increases.
+        GridTooLarge: if the grid would have more than 2·10⁷ nodes.
 
-    Source: Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022, Algorithm 1.
+    Source: Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022, Algorithm 1 (connecting the dots).
     """
     return _on_grid(profile, validate.real("interval", interval, above=0), tail, _reaches(profile, tail))
 
@@ -103,7 +104,7 @@ def _on_grid(profile: Profile | Pair, d: float, tail: float, reaches: Sequence[f
 
 
 def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tail: float) -> list[Parts]:
-    """The loss distributions of each direction, by `from_profile`; only one if every step has equal directions."""
+    """The loss distributions of all steps, for both directions, or for one if every step has equal directions."""
     grids = [(from_profile(profile, interval, tail=tail), rounds) for profile, rounds in steps]
     width = max(len(grid) for grid, _ in grids)
     return [[(grid[min(side, len(grid) - 1)], rounds) for grid, rounds in grids] for side in range(width)]
@@ -112,8 +113,8 @@ def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:
     """The distance of the grid's nodes in nats: `wanted`, if given.
 
-    Otherwise it is at most a hundredth of the standard deviation of one round's loss, or larger if the grid, which ends
-    where a round's δ falls below `tail`, would have too many nodes.
+    Otherwise it is at most 0.01 and at most a hundredth of the standard deviation of one round's loss. It is larger
+    only if the grid would have too many nodes; the grid ends where a round's δ falls below `tail`.
     """
     if wanted is not None:
         return validate.real("interval", wanted, above=0)
@@ -128,8 +129,7 @@ def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, want
 
 def coarsely(profile: Profile | Pair, tail: float) -> tuple[LossDistribution, float]:
     """A mechanism's privacy losses on about 4,096 nodes, for one direction (neighbor P against Q), and an ε at which δ
-    is below `tail` in both directions (also Q against P). `GridTooLarge` is raised if all losses lie beyond it.
-    """
+    is below `tail` in both directions (also Q against P). `GridTooLarge` is raised if all losses lie beyond this ε."""
     far = max(reaches := _reaches(profile, tail))
     coarse = _on_grid(profile, far / 4096, tail, reaches)[0]
     if not np.any(coarse.masses):
@@ -138,25 +138,25 @@ def coarsely(profile: Profile | Pair, tail: float) -> tuple[LossDistribution, fl
 
 
 def moments(masses: Array, losses: Array) -> tuple[float, float]:
-    """Mean and variance of the losses with these masses."""
+    """Mean and variance of the losses with these masses, which need not sum to 1."""
     total = float(masses.sum())
     mean = dot(masses, losses) / total
     return mean, dot(masses, (losses - mean) ** 2) / total
 
 
 def dot(left: Array, right: Array) -> float:
-    """Inner product without BLAS, whose threads would cost more than the product."""
+    """Inner product without BLAS: at these sizes, BLAS threads would cost more time than the product."""
     return float(np.einsum("i,i->", left, right))
 
 
 def _different(profile: Profile | Pair) -> Sequence[Profile]:
-    """The profiles of both directions; one if they are alike."""
+    """The profiles of both directions, or only one profile if both are the same object."""
     pair = profile if isinstance(profile, tuple) else (profile, profile)
     return pair[:1] if pair[0] is pair[1] else pair
 
 
 def _reaches(profile: Profile | Pair, tail: float) -> list[float]:
-    """For each different profile, an ε where δ is below the tail, or about as small as it is at any ε."""
+    """For each profile of `_different`, an ε at which δ is below `tail`, or about as small as it becomes at any ε."""
     return [_reach(one, tail) for one in _different(profile)]
 
 
@@ -171,7 +171,7 @@ def _reach(profile: Profile, tail: float) -> float:
 
 
 def _sampled(profile: Profile, interval: float, reach: float) -> Array:
-    """δ at 0, d, 2d, … until it is below the tail, at `reach`; made non-increasing."""
+    """δ at ε = 0, d, 2d, … up to `reach`, with d = `interval`; rounding is corrected such that δ never increases."""
     nodes = reach / interval
     if nodes > LARGEST_GRID:
         raise GridTooLarge(nodes, interval)
@@ -189,7 +189,8 @@ def _checked_profile(values: ArrayLike) -> Array:
 
 
 def _masses(values: Array, interval: float) -> Array:
-    """Masses at the nodes d, 2d, … from δ at 0, d, 2d, …; mass between nodes keeps its size under P and Q."""
+    """Masses at the losses d, 2d, …, [n], from δ at ε = 0, d, 2d, …, [n + 1], with d = `interval`. Mass between two
+    nodes is divided such that it is kept under P and under Q."""
     drop = values[:-1] - values[1:]
     return np.maximum(drop - exp(-interval) * np.append(drop[1:], 0.0), 0.0) / -expm1(-interval)
 
@@ -197,7 +198,8 @@ def _masses(values: Array, interval: float) -> Array:
 def _joined_directions(
     reverse: Array, down: Array, middle: float, up: Array, infinity: float, interval: float, tail: float
 ) -> LossDistribution:
-    """One direction's distribution: a loss −ε has e^{−ε} times the mass of the loss ε in the other direction."""
+    """The loss distribution of one direction, from its masses above 0 (`up`) and at 0 (`middle`) and the other
+    direction's masses above 0 (`down`). A loss −ε has e^{−ε} times the mass of the loss ε in the other direction."""
     with np.errstate(under="ignore"):
         below = (down * np.exp(-interval * np.arange(1, down.size + 1)))[::-1]
     # Q beyond the last node: δ_reverse one node before it is at least (1 − e^{−d}) times as much.

@@ -30,20 +30,21 @@ _STEEPEST = 10.0  # ratio of δ at a panel's ends, so that rounding stays small 
 _CHUNK = 1 << 17  # elements of ε × μ that are in memory at a time
 _BODY = 4.0  # a above which Φ(a) is computed on its own
 _ROUNDING, _CANCELLATION = 3e-13, 1e-14
-"""Rounding of δ: relative, of e^{−a²/2} with |a| up to 37; and relative to Φ(a), of which e^ε·Φ(b) is subtracted.
+"""Rounding errors of δ: one relative to δ, by e^{−a²/2} with |a| up to 37; one relative to Φ(a), by subtracting
+e^ε·Φ(b).
 
-The rounding of a itself grows with μ; above μ = 50 it is the larger part of the first. Both are some five times the sum
-of the errors of a value and of the interpolation, where δ falls by `_STEEPEST`.
+The rounding of a itself grows with μ; above μ = 50 it is the larger part of the first error. Both are about five times
+the sum of the errors of a value and of the interpolation, where δ falls by `_STEEPEST`.
 """
 _NOWHERE, _SMALLEST = 100.0, 1e-25
-"""|a| from which a density is below 1e-2000, and μ to which smaller shifts are raised."""
+"""a| from which a normal density is below 1e-2000, and the μ to which smaller shifts are raised."""
 _Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
-"""First ε of some panels, the one after their last, and the errors of their polynomials."""
+"""For P panels: the index of the first ε, the index after the last ε, and the error of the polynomial, [P] each."""
 
 
 def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
     """Upper bounds on the mean profile Σ_j weight_j·δ_G(ε; μ_j) of Gaussian releases, at E increasing values of ε ≥ 0:
-    float [E], in [0, 1]. They exceed the mean by a factor of about 1 + 1e-13.
+    float [E], in [0, 1]. Their relative excess is about 1e-12, and more for shifts below 0.1.
 
     `mu` [J] are shifts > 0 in standard deviations of the noise, and `weight` [J] their probabilities > 0; with the
     remaining probability nothing is released.
@@ -73,7 +74,7 @@ def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
 
 
 def _interpolate(deltas: Array, epsilon: Array, smooth: list[_Panels], mu: Array, weight: Array) -> None:
-    """Write the polynomials' values on all panels, with their errors added."""
+    """Write the polynomials' values at all ε of the panels `smooth` into `deltas` [E], with their errors added."""
     if not sum(panels.size for panels, _, _ in smooth):
         return
     starts, ends = (np.concatenate([part[side] for part in smooth]) for side in (0, 1))
@@ -115,12 +116,12 @@ def _deltas(epsilon: Array, mu: Array) -> Array:
 
 
 def _margin(epsilon: Array, mu: Array, weight: Array) -> Array:
-    """Bounds on the rounding error of the mean by cancellation, [E]."""
+    # a bound on the error of the mean by cancellation, [E]
     return np.asarray(_CANCELLATION * (ndtr(mu / 2 - epsilon[:, None] / mu) @ weight))
 
 
 def _remainder(left: Array, right: Array, mu: Array, weight: Array) -> Array:
-    """Bounds on the error of interpolation on panels, [P]."""
+    # bounds on the error of interpolation on panels, [P]
     first, last = mu / 2 - left[:, None] / mu, mu / 2 - right[:, None] / mu  # a at both ends
     nearest = np.where((first > 0) & (last < 0), 0.0, np.minimum(np.abs(first), np.abs(last)))
     farthest = np.maximum(np.abs(first), np.abs(last))

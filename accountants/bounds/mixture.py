@@ -24,13 +24,13 @@ _CHUNK = 1 << 17  # elements of ε × nodes that are in memory at a time
 _MANY = 1 << 20  # elements of ε × nodes from which polynomials on panels are faster
 _BLOCK = 1 << 20  # orders × nodes that are in memory at a time
 _MOST_NODES = 4_000
-"""Nodes of a law above which a grid of its profile takes minutes; smaller ones are then raised to a few."""
+"""Values of the shift above which composing the profile takes minutes; small shifts are then raised to a few values."""
 _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if the adversary knew them"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublicMixture(SampledStep):
-    """Gaussian releases of random shift μ; the server learns the shift with the release.
+    """Gaussian releases of random shift μ, where the server learns μ with the release.
 
     If participation is a secret sample of rate γ, a round has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ), where δ_G(ε;
     μ) is the profile of a Gaussian release. This is the mean of the profiles of sampled releases with fixed shift. So
@@ -49,7 +49,7 @@ class PublicMixture(SampledStep):
 
     @property
     def few(self) -> bool:
-        """Whether the shift has so few values that the curve is computed as the mean over them."""
+        """Whether the Rényi curve is averaged over the shift's values: if there is sampling, and values are few."""
         return self.rate < 1 and self.law.profile and self.law.mu.size <= FEW
 
     def rdp(self, orders: Array, count: int) -> Array:
@@ -100,11 +100,11 @@ class PublicMixture(SampledStep):
         return [Piece(law.mu[moves], np.exp(law.log_weight)[moves], self.rate, count, False)]
 
     def _mean_curve(self, orders: Array, curves: Array) -> Array:
-        """The curve [A] of the mixture: moments e^((α − 1)·ε(α)) of the curves at each shift, [J, A], are averaged."""
+        """The Rényi curve [A] of the mixture: the moments e^{(α − 1)·ε(α)} of J curves, [J, A], are averaged."""
         return _log_mean_exp((orders - 1)[:, None] * curves.T, self.law.log_weight) / (orders - 1)
 
     def _profile(self, law: ShiftLaw) -> Profile | None:
-        """Profile of one release with this law of the shift; None if only the Rényi divergence of the law is known."""
+        """The profile of one release with this law of the shift; None if `law` holds for the Rényi divergence only."""
         if not law.profile:
             return None
         base, rate = profile(law), self.rate
@@ -112,11 +112,11 @@ class PublicMixture(SampledStep):
 
 
 def profile(law: ShiftLaw) -> Profile:
-    """The privacy profile δ(ε) = E_λ δ_G(ε; μ(λ)) of a Gaussian release with random mixing ratio λ that the server
-    knows.
+    """The privacy profile δ(ε) = E_λ δ_G(ε; μ(λ)) of a Gaussian release whose mixing ratio λ is random and known to the
+    server.
 
-    δ_G(ε; μ) is the profile of a Gaussian release of shift μ. The mean is exact, since the ratios are independent of
-    the data.
+    δ_G(ε; μ) is the profile of a Gaussian release of shift μ, and `law` is the distribution of the shift. The mean is
+    exact, since the ratios are independent of the data.
 
     Source: derived; DP-CutMixSL Theorem 1 has a fixed λ instead.
     """
@@ -164,7 +164,7 @@ def rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
 
 
 def _log_mean_exp(exponents: Array, log_weight: Array) -> Array:
-    """ln E e^y for y ≥ 0, [A, J] -> [A]: ln(1 + E(e^y − 1)), so that a tiny value keeps its digits."""
+    """ln E e^y at A orders over J values y ≥ 0, [A, J] → [A]; as ln(1 + E(e^y − 1)), a tiny value keeps its digits."""
     if exponents.max() < 1:
         return np.asarray(np.log1p(np.einsum("aj,j->a", np.expm1(exponents), np.exp(log_weight))))
     with np.errstate(divide="ignore"):

@@ -21,7 +21,8 @@ class ComposedBound(Bound):
     large, the bound proves nothing."""
 
     pairs: Pairs  # profiles of single rounds, and how often each is composed
-    # profiles that one pair of neighbors attains in every round: `pairs` if it attains both directions; None if unknown
+    # profiles that one pair of neighbors attains in every round, `pairs` if it attains them in both directions; None if
+    # no such pair is known
     attained: Pairs | None = None
     method: str = "numerical composition of privacy loss distributions"
     source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022"
@@ -55,7 +56,7 @@ class ComposedBound(Bound):
 
 
 def composed_bound(steps: Steps) -> ComposedBound | None:
-    """The bound by numerical composition of all steps; None if a step has no privacy profile.
+    """The bound by numerical composition of all steps of a run; None if a step has no privacy profile.
 
     Source: Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022.
     """
@@ -72,7 +73,7 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
 def third_record_bound(steps: Steps) -> ComposedBound | None:
     """The bound by numerical composition in which several rounds of k of n clients share one joint profile.
 
-    `third_record` derives this profile. The result is None if no step samples k of n clients.
+    The result is None if no step has a joint profile, or if another step has no profile.
 
     Source: derived, in `third_record`.
     """
@@ -87,13 +88,10 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
 
 
 def tight_bounds(steps: Steps) -> list[ComposedBound]:
-    """The bounds by numerical composition that apply to a run: `composed_bound` and `third_record_bound`, if they are
-    not None.
-    """
+    """The bounds `composed_bound` and `third_record_bound` of a run, as far as they are not None."""
     return [one for one in (composed_bound(steps), third_record_bound(steps)) if one is not None]
 
 
 def _all(parts: Iterable[Pairs | None]) -> Pairs | None:
-    """All pairs in one list; None if any of the parts is None."""
     listed = list(parts)
     return None if any(part is None for part in listed) else [pair for part in listed for pair in part or ()]

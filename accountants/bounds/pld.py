@@ -30,12 +30,12 @@ from privkit.accountants.bounds.loss_distribution import (
 from privkit.shared.array import Array
 
 History: TypeAlias = Sequence[tuple[Profile | Pair, int]]
-"""Profiles of one round each, and how many rounds there are of it."""
+"""Pairs (privacy profile of one round, number of such rounds)."""
 _MOST_ROUNDS = 10**11  # most rounds: their rounding errors, about 1e-14 each, stay below a thousandth of δ
 
 
 def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interval: float | None = None) -> float:
-    """The upper bound of `composed_bounds` for T = `rounds` rounds of one mechanism; `profile` is that of one round."""
+    """Upper bound on the ε at δ of T = `rounds` rounds of one mechanism, from the privacy profile of one round."""
     return composed_bounds([(profile, rounds)], delta, interval)[1]
 
 
@@ -86,14 +86,13 @@ def composed_bounds(steps: History, delta: float, interval: float | None = None)
 
 def composed_lower(steps: History, delta: float, interval: float | None = None) -> float:
     """The lower bound on ε of `composed_bounds`, from one direction alone (neighbor P against Q). This halves the work
-    if the other direction (Q against P) has a profile of its own.
-    """
+    if the other direction (Q against P) has a different profile."""
     target = validate.delta(delta)
     return _without_grid_error(*next(iter(_for_delta(steps, target, interval, first=True))), target)
 
 
 def _without_grid_error(parts: Parts, composed: ComposedLosses, target: float) -> float:
-    """A lower bound on ε: the composed ε minus the largest error of the grid."""
+    """A lower bound on ε: the smallest ε of the composed grid losses, minus the largest error of the grid."""
     total, d = sum(rounds for _, rounds in parts), composed.interval
     ratio = d / -expm1(-d)
     shift = total * (ratio - 1 - log(ratio)) + d * sqrt(total * log(1000 / target) / 2)
@@ -118,7 +117,7 @@ def _for_delta(
 def _compositions(
     steps: History, tail: float, interval: float | None, *, first: bool = False, **target: float
 ) -> list[tuple[Parts, ComposedLosses]]:
-    """The loss distributions and their composition, as a pair for each direction; only for one direction if `first`.
+    """A pair (loss distributions, their composition) for each direction, or for one direction only if `first`.
 
     If `interval` is None, the grid is made coarser until it fits.
     """

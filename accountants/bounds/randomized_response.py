@@ -25,10 +25,10 @@ _MOST_ANSWERS = 1_000  # answers up to which the profile is summed exactly; more
 
 @dataclass(frozen=True, kw_only=True)
 class RandomizedAnswer(Step):
-    """One answer of k-ary randomized response. Neighbors may differ in every answer of a run."""
+    """One answer of randomized response with k = `classes`. Neighbors may differ in every answer of a run."""
 
-    noise: float
-    classes: int
+    noise: float  # p in (0, 1], the probability of a uniform draw
+    classes: int  # k ≥ 2, the number of categories
 
     def rdp(self, orders: Array, count: int) -> Array:
         return np.asarray(count * rdp(orders, self.noise, self.classes), float)
@@ -92,7 +92,8 @@ def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
 
 
 def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> Array:
-    """The smallest δ at ε ≥ 0 of n = `answers` ≤ 1000 independent answers whose true categories all differ: exact.
+    """The exact δ at ε ≥ 0 of n = `answers` ≤ 1000 independent answers whose true categories all differ. An answer is
+    replaced with probability p (`noise`) by a uniform draw from k categories (`classes`).
 
     It is Σ_j P[loss = j·ε₀]·(1 − e^{ε − j·ε₀})₊ with the ε₀ of one answer (`pure_epsilon`). The loss of an answer is ε₀
     with the probability 1 − p + p/k of the true category, −ε₀ with the probability p/k of the neighbor's category, and
@@ -109,9 +110,8 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
 
 
 def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> float:
-    """The smallest ε at δ in (0, 1) of n = `answers` independent answers. It is exact, rounded up, and at most n times
-    the ε of one answer.
-    """
+    """The smallest ε at δ in (0, 1) of n = `answers` independent answers; `noise` and `classes` are as in `delta`. It
+    is exact, rounded up, and at most n times the ε of one answer."""
     d = validate.delta(delta_)
     losses, log_mass = _sums_of_losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
     order = np.argsort(losses)[::-1]
@@ -130,9 +130,8 @@ def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> floa
 
 
 def profile(noise: float, classes: int) -> Profile:
-    """The privacy profile (a function from ε ≥ 0 to δ) of one answer, for numerical composition. The grid must have the
-    answer's `pure_epsilon` as a node.
-    """
+    """The privacy profile (a function from ε ≥ 0 to δ) of one answer, for numerical composition. The composition is
+    exact only if the answer's `pure_epsilon` is a node of its grid; otherwise it is an upper bound."""
     p, k = _checked_response(noise, classes)
     lie, loss = p / k, pure_epsilon(p, k)
     truth = 1 - p + lie
@@ -140,7 +139,7 @@ def profile(noise: float, classes: int) -> Profile:
 
 
 def _sums_of_losses(noise: float, classes: int, answers: int) -> tuple[Array, Array]:
-    """Every possible sum of losses, and the logarithm of its probability under the true categories."""
+    """Every possible sum of n losses, and the logarithm of its probability under the true categories: both [2n + 1]."""
     p, k = _checked_response(noise, classes)
     lie = p / k
     down = np.arange(answers + 1)[:, None]

@@ -16,21 +16,22 @@ ORDERS: tuple[float, ...] = (
     *(float(i) for i in range(4, 65)),
     *(72.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 224.0, 256.0, 320.0, 384.0, 448.0, 512.0, 1024.0, 2048.0, 4096.0),
 )
-"""Orders that are tried where a curve is known at every order > 1."""
+"""Rényi orders that are tried where a curve is known at every order > 1."""
 SAMPLED_ORDERS = np.arange(2.0, 65.0)  # orders at which the curves of sampled releases are tried
 COARSE_ORDERS = tuple(
     map(np.array, ([2.0, 3.0, 4.0, 6.0, 9.0, 14.0], [14.0, 18.0, 22.0, 28.0, 36.0, 44.0, 54.0, 64.0]))
 )
-"""Orders of `SAMPLED_ORDERS` that are tried first; the next list follows if the last order of a list is the best."""
+"""Orders of `SAMPLED_ORDERS` that are tried first; the second list follows if the last order of the first is the best.
+"""
 BANDS = ((2.0, 9.0), (14.0, 22.0), (28.0, 36.0), (44.0, 64.0))
 """Bands of coarse orders: if the best is in a band, all orders between the coarse ones around the band are tried."""
 HIGH_ORDERS = tuple(map(np.array, ([64.0, 80.0, 112.0, 160.0], [160.0, 224.0, 320.0, 448.0])))
-"""Orders that are tried likewise if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
+"""Orders that are tried likewise, list by list, if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
 
 
 def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
-    """The ε at each order α > 1 of a mechanism with Rényi divergence ε_α (`rdp`): ε_α + ln(1 − 1/α) − ln(αδ)/(α − 1). A
-    negative value proves (0, δ)-DP.
+    """The ε at δ that each order α > 1 proves for a mechanism with Rényi divergence ε_α (`rdp`): ε_α + ln(1 − 1/α) −
+    ln(αδ)/(α − 1). A negative value proves (0, δ)-DP.
 
     At every order it is below ε_α + ln(1/δ)/(α − 1), the formula of Mironov 2017, Proposition 3.
 
@@ -41,8 +42,8 @@ def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
 
 
 def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
-    """ln δ at each order α > 1 of a mechanism with Rényi divergence ε_α (`rdp`): (α − 1)(ε_α − ε + ln(1 − 1/α)) − ln α,
-    at most 0.
+    """The ln δ at ε that each order α > 1 proves for a mechanism with Rényi divergence ε_α (`rdp`): (α − 1)(ε_α − ε +
+    ln(1 − 1/α)) − ln α, at most 0.
 
     Source: Canonne, Kamath and Steinke 2020, Proposition 12, solved for δ.
     """
@@ -52,9 +53,9 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
 
 
 def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Limit:
-    """The smallest ε ≥ 0 at δ in (0, 1) that a Rényi curve proves at one of A increasing orders > 1, by the conversion
-    `canonne`; and this order. `rdp` [A] holds upper bounds ≥ 0 on the divergence, `inf` if none is known.
-    """
+    """The smallest ε ≥ 0 at δ in (0, 1) that a Rényi curve proves by the conversion `canonne`, and the order that
+    proves it. The curve is given at A increasing orders > 1: `rdp` [A] holds upper bounds ≥ 0 on the divergence, `inf`
+    if none is known."""
     a, r = _checked_curve(orders, rdp)
     validate.delta(delta)
     values = canonne(a, r, delta)

@@ -25,7 +25,7 @@ CONVERSION = "Canonne, Kamath and Steinke 2020, Proposition 12"
 class AddedCurves(Step):
     """A step known only by its Rényi curve, which was computed earlier and is added to a run's curve."""
 
-    values: Array
+    values: Array  # [A] the curve at the orders at which the run is evaluated
 
     def rdp(self, orders: Array, count: int) -> Array:
         return count * self.values
@@ -55,7 +55,7 @@ def renyi_curves(runs: Sequence[Steps], orders: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RenyiBound(Bound):
-    """The Rényi curve of a run, converted at the best order."""
+    """The bound of a run by its Rényi curve, converted at the best order."""
 
     steps: Steps
     orders: Array  # [A] orders to try. If the last of `SAMPLED_ORDERS` is the best, `HIGH_ORDERS` are tried as well.
@@ -85,7 +85,7 @@ class RenyiBound(Bound):
 def renyi_bound(steps: Steps) -> RenyiBound:
     """The bound of a run by Rényi composition: the curves of all steps are added, and converted at the best order.
 
-    The orders are the shortest of the steps' lists of orders, which suits all steps.
+    Each step has a list of orders to try. The shortest of these lists is used, since it suits all steps.
 
     Source: Mironov 2017, Proposition 1; Canonne, Kamath and Steinke 2020, Proposition 12.
     """
@@ -105,7 +105,7 @@ def method_and_source(parts: tuple[tuple[str, str], ...], what: str = "Rényi co
 
 @cache
 def _fine_orders() -> list[Array]:
-    """For each of `BANDS`, the orders between the coarse ones around it."""
+    """For each band of `BANDS`, the orders that lie between the coarse orders around the band and are not coarse."""
     coarse = np.unique(np.concatenate(COARSE_ORDERS))
     others = np.setdiff1d(SAMPLED_ORDERS, coarse)
     ends = [(coarse[coarse < first].max(initial=1.0), coarse[coarse > last].min(initial=inf)) for first, last in BANDS]
@@ -119,7 +119,7 @@ def _best(
     orders.
 
     Of `SAMPLED_ORDERS` only some are tried first, and then the orders near the best. This finds the minimum: with λ = α
-    − 1 the converted value is (K(λ) + ln c(λ) − ln δ)/λ, where K(λ) = λ·ε_α and c comes from the conversion. Its
+    − 1 the converted value is (K(λ) + ln c(λ) − ln δ)/λ, where K(λ) = λ·ε_α and c comes from the conversion. The
     numerator is convex and positive at 0, so the value has a single minimum.
     """
     orders, rows = bounds[0].orders, np.arange(len(bounds))

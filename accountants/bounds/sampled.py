@@ -59,7 +59,7 @@ class SampledStep(Step):
 class GaussianRelease(SampledStep):
     """Gaussian releases that all have the same shift `mu`."""
 
-    mu: float  # shift of one release over the noise's standard deviation, ≥ 0
+    mu: float  # shift of one release in standard deviations of the noise, ≥ 0
     sampling: Sampling = "every_round"  # how the members of a release are chosen; the rate is 1 with "every_round"
     worst: bool = True  # whether a pair of neighbors is known that attains the profile
 
@@ -87,7 +87,7 @@ class GaussianRelease(SampledStep):
 
     @staticmethod
     def curves(releases: Sequence[GaussianRelease], orders: Array) -> Array:
-        """Curves of single releases that share a kind of sampling, [R, A]."""
+        """Rényi curves of R single releases with the same kind of sampling, at A orders: float [R, A]."""
         mu, rate = np.array([one.mu for one in releases]), np.array([one.rate for one in releases])
         if releases[0].sampling == "poisson":
             return subsampled_rdp.poisson_gaussian_rdp(orders, rate, mu)
@@ -101,8 +101,8 @@ class GaussianRelease(SampledStep):
     def exact(self, count: int) -> ClosedForm | None:
         """The exact bound of one sampled release; None for several releases, or without sampling.
 
-        Under Poisson sampling, it compares the release with the record to the release without it, which is the worse
-        direction.
+        Under Poisson sampling, the bound compares the release with the record to the release without it, which is the
+        worse direction.
         """
         if count > 1 or self.rate in (0, 1):
             return None

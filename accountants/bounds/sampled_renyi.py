@@ -1,7 +1,8 @@
 """Rényi divergence of sampled Gaussians at any order, whole or fractional: an upper bound that is exact to rounding.
 
 The functions take A orders in (1, 100000], the sampling rate in [0, 1], and μ ≥ 0, the L2 sensitivity divided by the
-noise's standard deviation. They return float [A], at most the divergence αμ²/2 without sampling.
+noise's standard deviation. They return float [A], at most the divergence αμ²/2 without sampling. If the integral is too
+large to compute (μ in the hundreds), they return αμ²/2.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _line(order: float, rate: float, mu: float) -> float:
 
 
 def _half_line(order: float, rate: float, mu: float) -> float:
-    """ln of both directions' integrals over x > μ/2, where L > 1, by Gauss–Legendre quadrature on short pieces."""
+    """ln of the sum of both integrals over x > μ/2, where L > 1, by Gauss–Legendre quadrature on short pieces."""
     high = _MARGIN + max(order, 2.0) * mu
     width = min(0.5, 0.4 / mu)
     pieces = int(np.ceil((high - mu / 2) / width))
@@ -93,7 +94,7 @@ def _half_line(order: float, rate: float, mu: float) -> float:
 
 
 def _log_sum(terms: Array, x: Array) -> float:
-    """ln Σ e^term·φ(x), raised by a bound on the rounding error."""
+    # ln Σ e^term·φ(x), raised by a bound on the rounding error
     terms = terms - x * x / 2 - np.log(2 * pi) / 2
     if (peak := float(terms.max())) == -np.inf:  # a shift whose square is no float
         return peak
@@ -101,7 +102,7 @@ def _log_sum(terms: Array, x: Array) -> float:
 
 
 def _log_excess(order: float, rate: float, log_ratio: Array) -> Array:
-    """ln[L^p − 1 − p(L − 1)] for L = 1 − q + q·e^{log_ratio} and an exponent p outside [0, 1], to rounding."""
+    """ln[L^p − 1 − p(L − 1)] for L = 1 − q + q·e^{log_ratio}, with q = `rate` and p = `order` outside [0, 1]."""
     u = rate * np.expm1(np.minimum(log_ratio, 700))
     log_mixed = np.where(log_ratio < 40, np.log1p(u), np.logaddexp(np.log1p(-rate), np.log(rate) + log_ratio))
     small = (np.abs(u) <= 0.05) & (abs(order) * np.abs(u) <= 0.5)

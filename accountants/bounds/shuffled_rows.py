@@ -1,59 +1,63 @@
-r"""A shuffled epoch: how well a secret uniform order of rows hides a record, if every row is released separately.
+r"""Privacy of a shuffled epoch: a secret uniform order of rows hides a record, and every row is released separately.
 
-A client deals its n records to n rows in an order that is uniform and that nobody learns, and each row gets fresh
-noise N(0, 1). One record is x or x'; any two of all records are at most μ apart. For α = e^ε, the epoch's hockey-stick
-divergence is at most h_0(ε), where
+A client puts its n records into n rows in a uniform order that nobody learns, and adds fresh noise N(0, 1) to each row.
+One record is x or x'; any two of all records are at most μ apart. At α = e^ε, the epoch's hockey-stick divergence is at
+most h_0(ε), where
 
-    h_L(ε) = H(ε),    h_l(ε) = p·H(ε) + the least concave function of g ≥ 0 at g = 1 that is
-                      at least f_s(ε) on (g_{s−1}, g_s] for s = 1, …, S, and H(ε) beyond g_S.
+    h_L(ε) = H(ε),    h_l(ε) = p·H(ε) + C(1) with the least concave function C of g ≥ 0 that is at least
+                               f_s(ε) on (g_{s−1}, g_s] for s = 1, …, S, and at least H(ε) beyond g_S.
 
-H is the profile of N(μ, 1) against N(0, 1), which is the profile if the place is known. n_1 + … + n_L < n. f_s bounds
-the profile of a record that hides in rows with the weights W_s, each of which otherwise holds another record; it is at
-most H, and at most f_{s+1}. With n = n_{l+1} and h = h_{l+1}(ln ·), every choice of these numbers holds:
+H is the profile of N(μ, 1) against N(0, 1), which is the profile if the row is known. The recursion has L steps with
+n_1 + … + n_L < n. f_s bounds the profile of a record that hides in rows with the weights W_s, each of which otherwise
+holds another record. It is at most H, and at most f_{s+1}. With n = n_{l+1} and h = h_{l+1}(ln ·), the bound holds for
+every choice of these numbers:
 
     c ≥ 1 and 0 < θ < 1;  p = (1 + 1/θ)·h(c), or 0 if c ≥ n;  0 = g_0 < g_1 < … < g_S;
     Ψ(y) = Σ a_κ·(y − κ)₊ + Σ b_κ·(1/κ − y)₊  over caps κ ≥ 1, with a, b ≥ 0;  B = Σ a_κ·h(κ) + Σ b_κ·h(κ)/κ.
 
-**Proof.** Draw an order, then move some records: the first to the row of one of n_1 others, this one to the row of one
-of n_2 further ones, and so on; the last goes to the first's row. Drawn uniformly, the moves leave the order uniform.
-Reveal the order before the moves (joint convexity). Let Y_l(o) be the law of all rows that are reached after record o
-has left the l-th set: Y_L(o) = N(o, 1), and Y_l(o) is a mean over i of o in row i beside Y_{l+1}(o_i). Its second part
-has the same law Q for all o, the mean of the Y_{l+1}(o_i), and gives row i a probability w_i that sums to 1.
+**Proof.** Draw an order, then move some records: the protected record to the row of one of n_1 other records, that
+record to the row of one of n_2 further records, and so on; the last record moves to the first one's row. If the moves
+are drawn uniformly, the order stays uniform. Reveal the order before the moves (joint convexity). Let Y_l(o) be the law
+of all rows that are reached after record o has left the l-th set. Y_L(o) is N(o, 1). Y_l(o) is the mean over i of two
+parts: o in row i, and Y_{l+1}(o_i). The law of the second part, Q, is the mean of the Y_{l+1}(o_i), and so the same for
+all o. Given the second part, row i has a probability w_i, and the w_i sum to 1.
 
-Against rows that hold the other records, o and o' in row i have likelihood ratios X_i and X'_i. So the divergence of
-Y_l(o) and Y_l(o') is the mean, over the second part under Q, of φ(w) = E(Σ w_i·V_i)₊ with V_i = X_i − e^ε·X'_i. These
-are independent of each other and of w. φ(w) is at most Σ w_i·E(V_i)₊ ≤ H(ε).
+Let X_i and X'_i be the likelihood ratios of o and o' in row i against the record that the row holds otherwise. So the
+divergence of Y_l(o) from Y_l(o') is the mean, over the second part under Q, of φ(w) = E(Σ w_i·V_i)₊ with V_i = X_i −
+e^ε·X'_i. The V_i are independent of each other and of w. φ(w) is at most Σ w_i·E(V_i)₊ ≤ H(ε).
 
-*Terms.* Let F(w) be the largest φ(w) over all records in the rows (`likelihood_sums`). As a maximum over all of them it
-is convex, symmetric and of degree 1. So F(w) ≤ F(W) if both sum to 1 and W majorizes w: for every k, the k largest of W
-sum to at least as much as those of w.
+*Terms.* Let F(w) be the largest φ(w) over all records in the rows (`likelihood_sums`). As a maximum over all records, F
+is convex, symmetric and of degree 1. So F(w) ≤ F(W) if both sum to 1 and W majorizes w: for every k, the k largest
+entries of W sum to at least as much as those of w.
 
-*Large weights.* Let η = Σ(w_i − c/n)₊. Since n·w_i = Y_{l+1}(o_i)/Q, its mean is a mean over i of the divergence of
-Y_{l+1}(o_i) from Q at c, which is at most h(c) by convexity: Q is a mean of such laws. With probability η, or if η > θ,
-reveal the row: this costs p·H at most, by Markov's inequality. If c ≥ n, nothing has to be revealed: no w_i is above 1.
-The remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤ F(v) + η·H. Let y_i be n·v_i over that sum.
+*Large weights.* Let η = Σ(w_i − c/n)₊. Since n·w_i = Y_{l+1}(o_i)/Q, the mean of η is a mean over i of the divergence
+of Y_{l+1}(o_i) from Q at c. It is at most h(c) by convexity, since Q is a mean of such laws. With probability η, and
+always if η > θ, reveal the row: this costs at most p·H, by Markov's inequality. If c ≥ n, nothing has to be revealed,
+since no w_i is above 1. If η ≤ θ, the remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤ F(v) + η·H.
+Let y_i be n·v_i divided by this sum.
 
-*Uneven weights.* Let K(a, b) = b·Ψ(a/b), and let G(w) be its mean over all pairs of n·w_i and n·w_j. The mean of
-K(n·w_i, n·w_j) is an f-divergence of Y_{l+1}(o_i) from Y_{l+1}(o_j): Σ a_κ times their divergence at κ, and Σ b_κ/κ
-times that of Y_{l+1}(o_j) from Y_{l+1}(o_i) at κ. So G(w) has a mean of at most B. K has degree 1, is 0 if a = b, and
-grows as the larger of a and b grows, or the smaller one falls, since Ψ is convex and Ψ(1) = 0. So G(y) ≤ G(w)/(1 − θ).
-Case s is g_{s−1} < G(w)/B ≤ g_s. In it, F(v) ≤ F(y/n) ≤ f_s, and G(y) ≤ g_s·B/(1 − θ), so that the f of later cases are
-bounds, too. Beyond g_S, F(v) ≤ H. So F(v) is at most a concave function of G(w)/B that grows, and so is its mean, of
-the mean of G(w)/B (Jensen).
+*Uneven weights.* Let K(a, b) = b·Ψ(a/b), and let G(w) be the mean of K(n·w_i, n·w_j) over all pairs. The mean of
+K(n·w_i, n·w_j) is an f-divergence of Y_{l+1}(o_i) from Y_{l+1}(o_j): Σ a_κ times their divergence at κ, plus Σ b_κ/κ
+times the divergence of Y_{l+1}(o_j) from Y_{l+1}(o_i) at κ. So G(w) has a mean of at most B. K has degree 1 and is 0 if
+a = b. It grows if the larger of a and b grows, or if the smaller one falls, since Ψ is convex and Ψ(1) = 0. So G(y) ≤
+G(w)/(1 − θ). Case s is g_{s−1} < G(w)/B ≤ g_s. In this case, F(v) ≤ F(y/n) ≤ f_s and G(y) ≤ g_s·B/(1 − θ), so the f of
+later cases are bounds, too. Beyond g_S, F(v) ≤ H. So F(v) is at most a growing concave function of G(w)/B. Hence the
+mean of F(v) is at most this function of the mean of G(w)/B (Jensen).
 
-*Majorant.* K is convex. In case s, if the k = pn largest y_i have the mean a, and the others the mean b, then p·a +
-(1 − p)·b = 1 and p(1 − p)·(K(a, b) + K(b, a)) ≤ G(y) (Jensen in both groups). The left side grows with a. So a ≤ a(p),
-which is at most c/(1 − θ), and k may be any number, if a row may be split. For p between two nodes q < r, p·a is at
-most p·a(q) and r·a(r). So p·a − p·κ is at most e(κ), the largest r·a(r)·(1 − κ/a(q))₊ over all intervals, for every
-κ. Hence the k largest of y/n sum to at most T(k), the smallest of 1 and all kκ/n + e(κ). T is concave. W has the
-increments of T, rounded up to multiples of a unit; from the first on with which the sum would exceed 1 they are left
-out; and W is divided by its sum. Its partial sums are at least T(k), and 1 at the end. So it majorizes y/n, and f_s is
-F(W_s).
+*Majorant.* K is convex. In case s, let the k = pn largest y_i have the mean a, and the others the mean b. Then p·a + (1
+− p)·b = 1 and p(1 − p)·(K(a, b) + K(b, a)) ≤ G(y) (Jensen in both groups). The left side grows with a. So a ≤ a(p),
+which is at most c/(1 − θ). Here k may be any number, if a row may be split. For p between two nodes q < r, p·a is at
+most p·a(q) and at most r·a(r). So for every κ, p·a − p·κ is at most e(κ), the largest r·a(r)·(1 − κ/a(q))₊ over all
+intervals. Hence the k largest entries of y/n sum to at most T(k), the smallest of 1 and all kκ/n + e(κ). T is concave.
+W has the increments of T, rounded up to multiples of a unit. They are left out from the first one on with which the sum
+would exceed 1. Then W is divided by its sum. Its partial sums are at least T(k), and 1 at the end. So W majorizes y/n,
+and f_s is F(W_s).
 
 *Choice of Ψ.* If ln(n·w_i) is roughly normal, Ψ'' = h^{−λ} makes G an exponential moment of the variance of the
 weights, which few outcomes exceed. A second term, Ψ'' = 1/(κ·h), bounds the largest weights.
 
-**More records never hurt**: reveal the rows of some others. The rest are in a uniform order in the remaining rows.
+**More records never hurt.** Reveal the rows of some other records. The rest are in a uniform order in the remaining
+rows.
 """
 
 from __future__ import annotations
@@ -76,41 +80,36 @@ from privkit.accountants.bounds.step import Pairs
 from privkit.shared.array import Array
 
 SMALLEST_SHIFT, LARGEST_SHIFT = 1e-3, 1.5
-"""μ below which there is little to gain, and above which sums of likelihood ratios need too large a grid."""
-_MOST_RECORDS = 1_000_000
-"""Records of one profile; more hide better, so that this number bounds them, too."""
-_TAIL = 1e-12
-"""δ at the largest ε of a table."""
+"""μ below which there is little to gain, and μ above which sums of likelihood ratios need too large a grid."""
+_MOST_RECORDS = 1_000_000  # most records of one profile; more hide better, so this bound holds for them, too
+_TAIL = 1e-12  # δ at the largest ε of a table
 _NODES, _INNER_NODES, _NEAR = (24, 10), (12, 7), 7.0
-"""Numbers of values of ε, near and far, at which h_0 and other h_l are computed; between them, they are linear in e^ε.
-Near means up to this many standard deviations."""
-_REST = 0.05
-"""θ."""
+"""Numbers of values of ε, (near, far), at which h_0 and the other h_l are computed, and the number of standard
+deviations up to which ε is near. Between the values, h_l is linear in e^ε."""
+_REST = 0.05  # θ
 _FIRST_LEVELS, _LEVELS = (1.2, 1.5, 2.0, 3.0, 5.0, 9.0, 18.0), 3.0
-"""g_1, g_2, …, and the ratio of all further ones."""
+"""g_1, g_2, …, and the ratio of successive further levels."""
 _POWERS, _FEW_POWERS = ((0.2, 0.1), (0.5, 0.1), (0.7, 0.1), (0.2, 0.5), (0.5, 0.5), (0.7, 0.5)), 3
-"""λ, and the share of the second term of Ψ over that of the first, of which the best are taken; moves are chosen with
-the first few."""
+"""Pairs (λ, size of Ψ's second term relative to the first) of which the best is taken; moves are chosen with the first
+few."""
 _MATTERS = 1.02
-"""Ratio of h_l to what it could at best be with more cases, below which no more cases are computed."""
-_UNITS = 16
-"""Multiples of weights in 1/n."""
-_SHARES = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Parts of the rows at which T has a tangent."""
+"""No more cases are computed if h_l is below this multiple of the smallest value that it could have with more cases."""
+_UNITS = 16  # weights are multiples of 1/(16·n)
+_SHARES = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # k/n at which T has a tangent
 TOLD = 1e-7
-"""Probability that a row is recognized in some epoch of a run; at δ far below it, the secret order does not lower ε."""
+"""Probability with which the proof reveals the row in some epoch of a run; a δ far below it is hardly lowered."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledRows(ToldPlaces):
-    """One epoch, in which a secret uniform order deals the records of a client to rows, each released alone.
+    """One epoch in which a client's records are put into rows in a secret uniform order; each row is released alone.
 
-    Its Rényi curve and its shift are charged as if the places were known; only `pairs` credits the hidden places.
+    The Rényi curve and the shift are those of known rows; only `pairs` credits the secret order.
     """
 
     chosen: int = 1
     records: int  # n ≥ 2, with the dummy that replaces an absent record
-    apart: float  # the largest distance of two of them over the noise, ≥ `mu`
+    apart: float  # the largest distance of two records in standard deviations of the noise, ≥ `mu`
 
     @property
     def how(self) -> str:
@@ -128,18 +127,18 @@ class ShuffledRows(ToldPlaces):
 
 
 Hidden: TypeAlias = Callable[[float, float, Rows], float]
-"""A bound on F at ε, μ and weights, or a guess."""
+"""A function of ε, μ and the rows' weights that bounds or estimates F of this module."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hiding:
-    """The terms of h_l, the bound after one step of the recursion in this module."""
+    """The terms of h_l, the bound on δ after one step of the recursion in the module's docstring."""
 
     cases: tuple[tuple[float, Rows], ...] = ()  # g_s and W_s
     told: float = 0.0  # p, the probability that the row is revealed at once
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
-        """h_l(ε). Only cases that seem to matter are computed; the others count as the next one that is computed."""
+        """h_l(ε), a bound on δ. Only cases that seem to matter are computed; others count as the next computed case."""
         place_told, last = _gaussian_delta(epsilon, mu), len(self.cases)
         starts, known = [0.0, *(level for level, _ in self.cases)], {last: place_told}
         at = 0
@@ -155,16 +154,14 @@ class Hiding:
 
     @property
     def places(self) -> float:
-        """A number of rows of equal weight that hide the record no better than these cases do, by variance."""
+        """A number of equally weighted rows that hide the record no better than these cases do, by variance."""
         starts = [0.0, *(level for level, _ in self.cases)]
         return 1 / _concave(starts, [*(1 / _places(rows) for _, rows in self.cases), 1.0])[0]
 
 
 def _concave(starts: list[float], heights: list[float]) -> tuple[float, int]:
-    """The value at 1 of the least concave function that never falls and reaches each height from its start on.
-
-    `starts` grow from 0, and heights never fall. The index is that of a height that the value depends on.
-    """
+    """The value at 1 of the least concave, non-decreasing function that is at least heights[i] beyond starts[i] for all
+    i, and the index of a height on which this value depends. `starts` grow from 0, and `heights` never fall."""
     points = list(zip(starts, heights, strict=True))
     near = sum(start <= 1 for start in starts)
     chords = [(f, at) for at, (_, f) in enumerate(points[:near])]
@@ -175,13 +172,15 @@ def _concave(starts: list[float], heights: list[float]) -> tuple[float, int]:
 
 @lru_cache(maxsize=64)
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
-    """A privacy profile of one epoch, valid in both directions; None if no tried number of moves (see above) helps.
+    """A privacy profile of one epoch with a secret order of n = `records` rows: a function from ε ≥ 0 to δ, valid in
+    both directions. None if no number of moves that is tried (see the module's docstring) helps.
 
-    `told` in (0, .5] is the desired probability with which the proof reveals the row; below it, δ gains little. Any two
-    of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001 and
-    above 1.5. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to 16 above.
+    Any two of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart; the result is None for μ below
+    0.001 or above 1.5. `told` in (0, 0.5] is the desired probability with which the proof reveals the row: at a δ below
+    it, the order gains little. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to
+    16 above.
 
-    Source: derived, see above.
+    Source: derived in the module's docstring.
     """
     n, m = validate.whole("records", records, least=2), validate.real("mu", mu, least=0)
     p = validate.real("told", told, above=0, most=0.5)
@@ -198,10 +197,10 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
 
 def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
-    """The terms of h_0, the bound on a whole epoch. The numbers of moves are the best ones in an approximation.
+    """The terms of h_0, the bound on δ of a whole epoch that the module's docstring derives.
 
-    The result is None if fewer than two equivalent rows are left. Only the choice of the moves is approximate; the
-    bound holds for every choice.
+    The proof moves records to other rows. The numbers of these rows are chosen by an estimate, and the bound holds for
+    every choice. The result is None if the record is hidden less well than by two rows of equal weight.
     """
 
     def rough(moves: list[int]) -> float:
@@ -217,7 +216,7 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
 
 
 def _choices(records: int) -> Iterator[list[int]]:
-    """Numbers of rows n_L, …, n_1 to try: most rows for the first move, and geometric numbers for the others."""
+    # n_L, …, n_1: most rows for the first move, and geometric numbers for the others
     few = ((2, 0.6), (2, 0.8)) if records < 1000 else ()
     for count, share in (*few, (2, 0.97), (2, 0.9), (3, 0.95), (3, 0.85), (4, 0.75), (4, 0.6), (5, 0.5)):
         parts = 3 ** np.arange(count - 1.0)
@@ -229,7 +228,7 @@ def _choices(records: int) -> Iterator[list[int]]:
 def _built(
     moves: list[int], mu: float, told: float, hidden: Hidden, powers: Sequence[tuple[float, float]] = _POWERS
 ) -> Hiding | None:
-    """The terms of h_0 for these numbers of moves; None if some move hides nothing, or there is no move."""
+    # the terms of h_0 for n_L, …, n_1 = `moves`; None if some move hides nothing, or there is no move
     found = Hiding()
     for left, rows in zip(range(len(moves))[::-1], moves, strict=True):
         table = _table(found, mu, hidden, _INNER_NODES if found.cases else (100, 20))
@@ -240,7 +239,7 @@ def _built(
 
 
 def _table(found: Hiding, mu: float, hidden: Hidden, counts: tuple[int, int]) -> tuple[Array, Array]:
-    """Values of e^ε, and h_l there. A divergence is convex in e^ε, so lines between these values are bounds, too."""
+    # values of e^ε, and h_l at them; a divergence is convex in e^ε, so lines between them are bounds, too
     far = gaussian.epsilon(_TAIL, mu)
     near = min(_NEAR * _spread(mu) / sqrt(found.places), far / 2)
     nodes = np.concatenate([np.linspace(0, near, counts[0]), np.geomspace(near, far, counts[1])[1:]])
@@ -248,7 +247,7 @@ def _table(found: Hiding, mu: float, hidden: Hidden, counts: tuple[int, int]) ->
 
 
 def _rough_epsilon(found: Hiding, mu: float, told: float) -> float:
-    """An estimate of ε at δ = 100·told."""
+    # an estimate of the ε at δ = 100·told
     low, high = 0.0, gaussian.epsilon(_TAIL, mu)
     for _ in range(12):
         middle = (low + high) / 2
@@ -259,7 +258,7 @@ def _rough_epsilon(found: Hiding, mu: float, told: float) -> float:
 def _covered(
     table: tuple[Array, Array], rows: int, mu: float, told: float, powers: Sequence[tuple[float, float]]
 ) -> Hiding:
-    """The cases of the best of several Ψ, in an approximation."""
+    # the terms of h_l with the best of several Ψ, chosen by an estimate; no cases if no Ψ hides the record
     known = np.append(np.geomspace(1, min(table[0][-1], rows), 2000), float(rows))
     shown = (1 + 1 / _REST) * np.interp(known, *table)
     shown[-1] = 0.0  # no row has a probability above 1
@@ -283,7 +282,7 @@ def _covered(
 
 
 def _bends(caps: Array, deltas: Array, power: float, share: float) -> tuple[Array, Array, float]:
-    """Nodes y ≥ 0 from 0 on, and Ψ/B there and its slope beyond the last; `deltas` are h at the caps."""
+    # nodes y ≥ 0 from 0 on, Ψ/B there, and the slope of Ψ/B beyond the last node; `deltas` are h at the caps
     safe = np.maximum(deltas, 1e-300)
     widths = np.diff(caps, prepend=1.0), -np.diff(1 / caps, prepend=1.0)  # of κ, and of 1/κ
     calls, puts = np.zeros(caps.size), np.zeros(caps.size)
@@ -303,7 +302,7 @@ def _bends(caps: Array, deltas: Array, power: float, share: float) -> tuple[Arra
 def _tops(
     bends: tuple[Array, Array, float], levels: list[float], rows: int, cap: float
 ) -> Iterator[tuple[Array, Array]]:
-    """For each level g_s, slopes κ in multiples of a unit, and e(κ)."""
+    # for each level g_s, slopes κ as multiples of a unit, and e(κ)
     nodes, values, slope = bends
     p = np.concatenate([np.geomspace(1 / rows, 0.9, 60), 1 - np.geomspace(0.1, 1e-3, 10)[1:]])
 
@@ -329,7 +328,7 @@ def _tops(
 
 
 def _majorant(multiples: Array, excess: Array, rows: int) -> Rows:
-    """The weights W of a case; `multiples` are slopes κ in units, and `excess` is e(κ), 0 for the last."""
+    # the weights W of a case; `multiples` are slopes κ in units, and `excess` is e(κ), 0 for the last slope
     few = min(rows, 256)
     starts = np.unique(np.append(np.arange(few), np.geomspace(few, rows, 100)[:-1].astype(int)))
 
@@ -350,12 +349,12 @@ def _majorant(multiples: Array, excess: Array, rows: int) -> Rows:
 
 
 def _places(rows: Rows) -> float:
-    """Number of equally weighted rows whose sum has the same variance as these rows' sum; 0 without rows."""
+    """The number of equally weighted rows whose sum has the same variance as the sum of `rows`; 0 without rows."""
     return sum(r * k for r, k in rows) ** 2 / max(sum(r * r * k for r, k in rows), 1)
 
 
 def _roughly(epsilon: float, mu: float, rows: Rows) -> float:
-    """An estimate of F, not a bound: the larger value of a normal approximation and of the largest term alone."""
+    # an estimate of F, not a bound: the larger value of a normal approximation and of the largest term alone
     spread = _spread(mu) / sqrt(_places(rows))
     normal = _gaussian_delta(epsilon, spread) if spread < mu else 1.0
     largest = _gaussian_delta(log1p(sum(r * k for r, k in rows) / rows[-1][0] * expm1(epsilon)), mu)
@@ -363,11 +362,11 @@ def _roughly(epsilon: float, mu: float, rows: Rows) -> float:
 
 
 def _spread(mu: float) -> float:
-    """1.2 times the standard deviation of X − X' for records that are μ apart from each other."""
+    # 1.2 times the standard deviation of X − X' for records that are μ apart from each other
     return 1.2 * sqrt(2 * (exp(mu * mu) - exp(mu * mu / 2)))
 
 
 def _gaussian_delta(epsilon: float, mu: float) -> float:
-    """H(ε), for scalars: `gaussian.delta` is for arrays. An upper bound up to rounding of 1e-16."""
+    """δ at ε ≥ 0 of a Gaussian release of shift μ > 0, raised by 1e-16; faster than `gaussian.delta` for one number."""
     a, b = (mu / 2 - epsilon / mu) / sqrt(2), (mu / 2 + epsilon / mu) / sqrt(2)
     return max((erfc(-a) - exp(epsilon) * erfc(b)) / 2, 0.0) + 1e-16

@@ -1,4 +1,4 @@
-"""The contract of a step: one mechanism of a run with its repetitions, and the quantities that theorems need of it."""
+"""The interface of a step: one mechanism of a run with its repetitions, and the quantities that theorems need of it."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class Step(ABC):
 
     @property
     def orders(self) -> Array:
-        """Rényi orders worth trying; all steps of one kind share one array."""
+        """Rényi orders worth trying; all steps of one class share one array."""
         return USUAL_ORDERS
 
     @property
     def how(self) -> str:
-        """The kind of sampling, as words to be put after the method's name."""
+        """The kind of sampling, as words that follow the method's name in a certificate."""
         return ""
 
     @property
     def source(self) -> str:
-        """Source of the Rényi curve."""
+        """The source of the Rényi curve, as text."""
         return "Mironov 2017"
 
     @property
     def profile_source(self) -> str:
-        """Source of the profiles in `pairs`; empty if the source of numerical composition says enough."""
+        """The source of the profiles in `pairs`; empty if the source of numerical composition is enough."""
         return ""
 
     @property
     def remark(self) -> str:
-        """Why `shift` may overstate the privacy loss; empty if a Gaussian with this shift is exact."""
+        """Words that say why a Gaussian with this `shift` may overstate the privacy loss; empty if it is exact."""
         return ""
 
     @property
@@ -64,23 +64,23 @@ class Step(ABC):
 
     @abstractmethod
     def rdp(self, orders: Array, count: int) -> Array:
-        """Upper bounds on the Rényi divergence at orders α > 1, [A]."""
+        """Upper bounds on the Rényi divergence of `count` repetitions at A orders α > 1: float [A]."""
 
     def fine_rdp(self, orders: Array, count: int) -> Array:
-        """Upper bounds like `rdp`, [A], but integrated at orders where `rdp` interpolates: slower, and never larger."""
+        """Upper bounds like `rdp`, [A], but integrated where `rdp` interpolates over orders: slower, never larger."""
         return self.rdp(orders, count)
 
     def shift(self, count: int) -> float:
-        """μ of one Gaussian release that dominates the step."""
+        """μ ≥ 0 of one Gaussian release that dominates `count` repetitions; `inf` if none is known."""
         return inf
 
     def pure(self, count: int) -> float:
-        """Largest privacy loss of `count` releases, in nats."""
+        """The largest privacy loss of `count` repetitions, in nats; `inf` if it is unbounded."""
         return inf
 
     def most(self, count: int) -> list[tuple[float, int]]:
-        """The independent releases of the step, as pairs (largest privacy loss in nats, number of such releases). The
-        list is empty if a loss is unbounded."""
+        """The independent releases of `count` repetitions, as pairs (largest privacy loss in nats, number of such
+        releases). The list is empty if a loss is unbounded."""
         return []
 
     def exact(self, count: int) -> Bound | None:
@@ -88,11 +88,11 @@ class Step(ABC):
         return None
 
     def pairs(self, count: int) -> Pairs | None:
-        """Dominating profiles for numerical composition."""
+        """Privacy profiles that dominate `count` repetitions, for numerical composition; None if none are known."""
         return None
 
     def joined(self, count: int) -> Pairs | None:
-        """Profiles of several rounds together that are smaller than composed `pairs`; None if none are known."""
+        """Profiles of several rounds together that compose to a smaller δ than `pairs`; None if none are known."""
         return None
 
     def pieces(self, count: int) -> list[Piece] | None:
@@ -101,7 +101,7 @@ class Step(ABC):
         return None
 
     def attained(self, count: int) -> Pairs | None:
-        """Profiles that one pair of neighbors attains in the first direction; used if `pairs` are not `reached`."""
+        """Profiles that one pair of neighbors attains in one direction, P against Q; used if not `reached`."""
         return None
 
 

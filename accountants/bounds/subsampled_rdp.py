@@ -17,8 +17,8 @@ _ROWS = 256  # rows that are worked on at once, so that intermediate arrays stay
 
 
 def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array], Array]) -> Array:
-    """The Rényi curve of one release from k of n clients under replace-one, for any mechanism: an upper bound at A
-    orders α > 1, float [A].
+    """Upper bound on the Rényi curve of one release from k of n clients under replace-one, for any mechanism: float
+    [A], at A orders α > 1.
 
     The mechanism without sampling has the Rényi curve `rdp`, a vectorised function α ↦ ε(α) ≥ 0; `rate` is γ = k/n. At
     integers the result is the bound of Theorem 9. Between integers, (α − 1)ε(α) is interpolated: it is convex, and 0 at
@@ -122,7 +122,9 @@ def gaussian_rows(
     offset: Callable[[Array, Array], Array] = lambda order, rate: np.zeros_like(rate * order),
     more: Callable[[Array, Array, Array], Array] = lambda order, rate, mu: np.full_like(rate * order, -np.inf),
 ) -> Array:
-    """ln(1 + e^offset · Σ_j C(α,j) e^{term_j} + e^more)/(α − 1), at most the unsampled curve, [R, A]."""
+    """Rényi curves of R sampled Gaussians at A orders α > 1, [R, A]: ln(1 + e^offset · Σ_j C(α,j) e^{term_j} +
+    e^more)/(α − 1), at most αμ²/2. The formula is evaluated at integers α; between integers, (α − 1)·curve is
+    interpolated."""
     a, (g, m) = checked_orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
     flat, shape = a.ravel(), (*g.shape, *a.shape)
     g, m = g.ravel()[:, None], m.ravel()[:, None]
@@ -146,19 +148,19 @@ def gaussian_rows(
 
 
 def _poisson_terms(top: int, rate: Array, mu: Array) -> Array:
-    """ln[(q/(1−q))^j (e^{j(j−1)μ²/2} − 1)] for j = 2..top, [R, top − 1]."""
+    # ln[(q/(1−q))^j (e^{j(j−1)μ²/2} − 1)] for j = 2..top, [R, top − 1]
     j = np.arange(2.0, top + 1)
     return np.asarray(j * (np.log(rate) - np.log1p(-rate)) + log_expm1(j * (j - 1) * mu**2 / 2))
 
 
 def _fixed_size_terms(top: int, rate: Array, mu: Array) -> Array:
-    """ln[(γ/(1−γ))^j·a_j] for j = 2..top, [R, top − 1]."""
+    # ln[(γ/(1−γ))^j·a_j] of `fixed_size_gaussian_rdp` for j = 2..top, [R, top − 1]
     j = np.arange(2.0, top + 1)
     return np.asarray(j * (np.log(rate) - np.log1p(-rate)) + _log_half_gaps(j, mu))
 
 
 def _log_half_gaps(j: ArrayLike, mu: Array) -> Array:
-    """ln E[y^j − 1 − j(y − 1); x > μ/2] for y = e^{μx − μ²/2}, raised by a bound on the error of cancellation."""
+    # ln E[y^j − 1 − j(y − 1); x > μ/2] for y = e^{μx − μ²/2}, raised by a bound on the error of cancellation
     power = np.asarray(j, float)
     exponent = power * (power - 1) * mu**2 / 2
     below, above = ndtr(-mu / 2), ndtr(mu / 2)  # of 1 and of y
@@ -173,7 +175,7 @@ def _log_nobody(order: Array, rate: Array) -> Array:
 
 
 def _binomial_sums(terms: Array, orders: Array) -> Array:
-    """ln Σ_{j=2..α} C(α, j) e^{term_j} for integer orders α, [R, J] → [R, A]."""
+    # ln Σ_{j=2..α} C(α, j) e^{term_j} for integer orders α, [R, J] → [R, A]
     sums = np.empty((terms.shape[0], orders.size))
     factorial = gammaln(np.arange(1, orders.max() + 2))
     for i, order in enumerate(orders.astype(int).tolist()):
@@ -208,7 +210,7 @@ def log_expm1(x: Array) -> Array:
 
 
 def checked_orders(value: ArrayLike) -> Array:
-    """The Rényi orders; ValueError if there is none, or one is at most 1."""
+    """The Rényi orders as floats. ValueError if there is none, or if one is not in (1, 100000]."""
     array = finite_numbers("order", value)
     if not array.size or np.any(array <= 1):
         raise ValueError(f"orders must be finite numbers > 1, at least one, got {value!r}")

@@ -21,7 +21,7 @@ def amplify(epsilon: float, rate: float) -> float: ...
 @overload
 def amplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
-    """The ε after subsampling at rate γ of a mechanism with a given ε: ln(1 + γ(e^ε − 1)). δ becomes γδ.
+    """The ε after subsampling at rate γ of a mechanism with a given ε: ln(1 + γ(e^ε − 1)). Its δ becomes γδ.
 
     ε may be any real number or array; nothing overflows. Rates in [0, 1] broadcast against ε.
 
@@ -39,8 +39,8 @@ def deamplify(epsilon: float, rate: float) -> float: ...
 @overload
 def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
-    """The ε of the mechanism that has `epsilon` after subsampling at rate γ: ln(1 + (e^ε − 1)/γ), the inverse of
-    `amplify`.
+    """The ε without sampling of a mechanism that has `epsilon` after subsampling at rate γ: ln(1 + (e^ε − 1)/γ), the
+    inverse of `amplify`.
 
     It needs γ > 0 and ε > ln(1 − γ), the value of `amplify` in the limit of a base ε of −∞.
     """
@@ -90,7 +90,7 @@ def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) ->
 
 
 def finite_numbers(name: str, value: ArrayLike) -> Array:
-    """The values as a float array. Booleans, NaN, infinities and text raise a ValueError that names the argument.
+    """The values as a float array. Booleans, NaN, infinities and text raise a ValueError with the argument's `name`.
 
     >>> finite_numbers("epsilon", [1, 2]).tolist()
     [1.0, 2.0]
@@ -102,7 +102,7 @@ def finite_numbers(name: str, value: ArrayLike) -> Array:
 
 
 def nonnegative(name: str, value: ArrayLike) -> Array:
-    """The finite values ≥ 0 as floats. Other values raise a ValueError that names the argument."""
+    """The finite values ≥ 0 as floats. Other values raise a ValueError with the argument's `name`."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or not np.all(np.isfinite(array) & (array >= 0)):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
@@ -110,7 +110,7 @@ def nonnegative(name: str, value: ArrayLike) -> Array:
 
 
 def rates(value: ArrayLike, *, positive: bool = False) -> Array:
-    """Sampling rates in [0, 1], or (0, 1] if they must be `positive`."""
+    """The sampling rates as floats. ValueError unless all are in [0, 1], or in (0, 1] if they must be `positive`."""
     array = finite_numbers("rate", value)
     if np.any((array < 0) | (array > 1) | (positive & (array == 0))):
         raise ValueError(f"rate must lie in {'(0' if positive else '[0'}, 1], got {value!r}")

@@ -1,29 +1,29 @@
-r"""Composition of rounds with k of n clients: if the differing record is not drawn, the same third record replaces it.
+r"""Composition of rounds with k of n clients: if the protected record is not drawn, the same third record replaces it.
 
-With probability γ = k/n a round contains the protected record, at the point x. Otherwise it contains a third record,
-at y, in its place. With the neighboring data set, the round contains x' instead of x, or the same y. Given the sum of
-the other records, and in standard deviations of the noise, a round has one of the laws
+With probability γ = k/n a round contains the protected record, at the point x. Otherwise it contains a third record, at
+y, in its place. With the neighboring data set, the round contains x' instead of x, or the same y. Given the sum of the
+other records, and in standard deviations of the noise, a round has one of the laws
 
     P = γ·N(x, 1) + (1 − γ)·N(y, 1)    and    Q = γ·N(x', 1) + (1 − γ)·N(y, 1),
 
 with x, x' and y at most μ apart. The tight profile of one round takes y = x' for ε > 0 and y = x for ε < 0, so its
 composition would let y be x and x' in the same round. Here y is one point in each round, which may depend on all
-earlier rounds. Let H_t(α) be the largest hockey-stick divergence of t rounds (δ at ε = ln α), and L = dP/dQ of the
-next round. Then
+earlier rounds. Let H_t(α) be the largest hockey-stick divergence of t rounds (δ at ε = ln α), and L = dP/dQ of the next
+round. Then
 
     H_0(α) = max(1 − α, 0),    H_{t+1}(α) = max over (x, x', y) of E_P[H_t(α/L)].
 
-Conditions: any two of x, x' and y are at most μ apart; if the clients' places in a round differ, the drawn records
-take them at random; γ, μ and the number of rounds are fixed before the first round.
+Conditions: any two of x, x' and y are at most μ apart; if the clients' places in a round differ, the drawn records take
+them at random; γ, μ and the number of rounds are fixed before the first round.
 
 **Which triples (x, x', y).** Only their distances matter. If two of the three distances are below μ, the point that
-they share can be moved along a new dimension until one of them is μ; the projection back is post-processing. So two
-distances are μ, and the third is μ√s: there are three families, each with 0 ≤ s ≤ 1. In a family the Gram matrix of x
-− y and x' − y is linear in s. We cover an interval of s by one matrix that exceeds (in the order of positive
-semidefinite matrices) the matrices at both ends. It exceeds all matrices between, and is at least as bad.
+both share can be moved along a new dimension until one of the two is μ; the projection back is post-processing. So two
+distances are μ, and the third is μ√s: there are three families, each with 0 ≤ s ≤ 1. In a family the Gram matrix of x −
+y and x' − y is linear in s. We cover an interval of s by one matrix that exceeds (in the order of positive semidefinite
+matrices) the matrices at both ends. It exceeds all matrices between, and is at least as bad.
 
-**Its use.** H_t is convex in α, so linear interpolation between the nodes of a grid is an upper bound. H_m is a
-profile of m rounds; it composes with itself and with other mechanisms, in any order, as other profiles do.
+**Use.** H_t is convex in α, so linear interpolation between the nodes of a grid is an upper bound. H_m is a profile of
+m rounds. Like other profiles, it composes with itself and with other mechanisms, in any order.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ Gram: TypeAlias = tuple[float, float, float]  # |x − y|², |x' − y|² and th
 _NEAR = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995, 1.0)
 """Ends of the intervals of s for the family in which y is √s·μ from x', or from x."""
 APART = (0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 1.0)
-"""Ends of the intervals of s for the family in which x is √s·μ from x'; the nearer both are, the less is revealed."""
+"""Ends of the intervals of s for the family in which x is √s·μ from x'; the nearer they are, the less is revealed."""
 _LARGEST_SHIFT = 2.5  # μ above which losses are too large for the grid to hold ε and δ
 _MOST = 256  # rounds of one profile; more are composed from several
 _ERROR = 0.002  # error of ε by the grid, relative to a rough guess of ε
 _NODES = 2**12  # most nodes of the grid on either side of 0
 _TAIL, _BEYOND = 1e-15, 1e-13
-"""Probability of a round's loss above its grid, and that for which the grid of several rounds is made."""
+"""Probability of losses above the grid, of one round and of the several rounds of a profile."""
 _FARTHEST = 200.0  # ε above which every δ on the grid is too small to matter
 _SMALLEST_SPREAD = 1e-7  # standard deviation of a round's loss below which rounding errors dominate
 _WIDE = 10.0  # standard deviations of a normal variable that integrals reach
@@ -67,11 +67,11 @@ _WIDE = 10.0  # standard deviations of a normal variable that integrals reach
 
 @lru_cache(maxsize=64)
 def rounds_profile(rate: float, mu: float, rounds: int) -> tuple[Profile, int] | None:
-    """A joint privacy profile of several rounds with k of n clients, and how many copies of it cover all rounds. None
-    if no grid is fine enough.
+    """A joint privacy profile of several rounds with k of n clients, and how many copies of it cover all `rounds`.
 
     `rate` is γ = k/n in (0, 1). Two records are at most μ ≥ 0 standard deviations of the noise apart. The profile lets
-    an adversary choose, before each round, the third record that takes the place of an undrawn record.
+    an adversary choose, before each round, the third record that takes the place of an undrawn record. The result is
+    None if μ is 0 or above 2.5, or if no grid is fine enough.
 
     Source: derived in this module's docstring; Balle, Barthe and Gaboardi 2018, Theorem 9 (one round); Zhu, Dong and
     Wang 2022.
@@ -128,7 +128,7 @@ def _above(low: float, high: float, start: Array, slope: Array) -> Gram:
 
 
 def _losses(matrix: Gram, rate: float, mu: float, interval: float) -> tuple[LossDistribution, ...]:
-    """Loss distributions of a round in both directions, for one triple."""
+    """The loss distributions of one round in both directions, for one triple with the Gram matrix μ²·`matrix`."""
     a, b, c = (mu**2 * one for one in matrix)
     return from_profile(
         (lambda epsilon: hockey_stick(epsilon, a, b, c, rate), lambda epsilon: hockey_stick(epsilon, b, a, c, rate)),
@@ -164,7 +164,7 @@ def hockey_stick(epsilon: Array, a: float, b: float, c: float, rate: float) -> A
 
 
 def _reach(one: LossDistribution, rounds: int, spread: float) -> float:
-    """An ε that the losses of several rounds exceed with a probability of at most `_BEYOND`, by Chernoff."""
+    """An ε that the summed losses of `rounds` rounds exceed with probability at most `_BEYOND`, by Chernoff's bound."""
     tilts = np.geomspace(0.05, 50, 40) / min(1.0, spread * sqrt(rounds))
     cumulants = np.array([logsumexp(one.log_masses + tilt * one.losses) for tilt in tilts])
     return float(np.min((rounds * cumulants - log(_BEYOND)) / tilts))
@@ -205,7 +205,7 @@ def _composed(steps: list[tuple[LossDistribution, ...]], rounds: int, interval: 
 
 
 def _tilted(losses: LossDistribution, width: int) -> Array:
-    """Masses times e^{−loss/2} at the nodes −w to w, [2w + 1]."""
+    # masses times e^{−loss/2} at the nodes −w to w, [2w + 1]
     masses = np.zeros(2 * width + 1)
     first = width + losses.lowest
     masses[first : first + losses.masses.size] = losses.masses * np.exp(-losses.losses / 2)
@@ -213,7 +213,7 @@ def _tilted(losses: LossDistribution, width: int) -> Array:
 
 
 def _own(losses: LossDistribution, last: int) -> Array:
-    """δ of the single round with these losses, at the grid's nodes 0 to n, [n + 1]."""
+    # δ of one round with these losses at the grid's nodes 0 to n, [n + 1]
     some = losses.losses > 0
     at = np.rint(losses.losses[some] / losses.interval).astype(int)
     mass = np.zeros(max(last, int(at[-1]) if at.size else 0) + 1)

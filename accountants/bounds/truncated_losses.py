@@ -1,7 +1,7 @@
 """Privacy losses of sampled releases on a few nodes: an upper bound, computed for many runs at once.
 
 At high orders the Rényi divergence of a sampled Gaussian explodes, because of losses that hardly ever occur. We count
-these losses as infinite, so that they are charged to δ. The other losses are moved to a few nodes.
+these losses as infinite, so that their probability is added to δ. The other losses are moved to a few nodes.
 
 Let y = P/Q = e^{μx − μ²/2} be the likelihood ratio of a Gaussian shifted by μ (P) to the unshifted Gaussian (Q), where
 x ~ N(0, 1) under Q. The mass between two nodes is divided between them such that its probabilities under P and Q are
@@ -9,8 +9,8 @@ kept. Above the last node, the excess of P over y times Q becomes an infinite lo
 pair. Sampling at rate q keeps dominance: the sampled ratio L = 1 − q + q·y has the same nodes and masses.
 
 A release from k of n clients has the profile of y ≥ 1 in both directions. For a random public shift, the masses of all
-its values are weighted by their probabilities. For a release that is not Gaussian, the masses of its loss distribution
-are moved to such nodes.
+shifts are weighted by their probabilities. For a release that is not Gaussian, the masses of its loss distribution are
+moved to such nodes.
 
 Source: derived. Discretization: Doroshenko et al. 2022, Algorithm 1; dominance under sampling: Zhu, Dong and Wang 2022,
 Theorem 11.
@@ -38,24 +38,24 @@ _ROUNDING = 1e-14  # relative error of a node's mass times μ
 
 
 class Piece(NamedTuple):
-    """Equal releases, which are discretized together."""
+    """A group of equal releases, which are discretized together."""
 
     mu: Array  # [J] shifts > 0 of a Gaussian; one placeholder if the loss is given
     chance: Array  # [J] probabilities of the shifts
     rate: float  # probability with which the protected record or client is in a release
     rounds: int  # number of such releases
-    poisson: bool  # whether they are Poisson-sampled; else k of n, or everyone
-    # distribution of the loss before sampling, alike in both directions; None for a Gaussian
+    poisson: bool  # whether the releases are Poisson-sampled; else from k of n clients, or from everyone
+    # distribution of the loss before sampling, equal in both directions; None for a Gaussian
     loss: LossDistribution | None = None
     error: float = 0.0  # bound on the relative error of the masses in `loss`, by which they were raised
 
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedLosses:
-    """Losses of S pieces (groups of equal releases) with J ≥ S shifts in all, on N nodes per shift."""
+    """Privacy losses of S pieces (groups of equal releases) with J ≥ S shifts in all, on N nodes per shift."""
 
     loss: Array  # [J, N] ln(P/Q) at the nodes; P and Q are the laws for two neighbors
-    mass: Array  # [J, N] probability under Q, times that of the shift; the last node holds ratios P/Q near 0
+    mass: Array  # [J, N] probability under Q times the probability of the shift; the last node holds ratios P/Q near 0
     starts: NDArray[np.int_]  # [S] the first shift of each piece
     without: Array  # [S] probability that a release does not depend on the neighbor at all
     infinite: Array  # [S] mass of P whose loss is infinite
@@ -69,7 +69,7 @@ class TruncatedLosses:
 
     @cached_property
     def finite(self) -> Array:
-        """For each piece, the probability under Q that the loss is finite, given that the record takes part, [S]."""
+        """The probability under Q, for each piece, that a release has one of the shifts and a finite loss: [S]."""
         return self.summed(self.mass.sum(1))
 
     @property
@@ -78,7 +78,7 @@ class TruncatedLosses:
         return np.asarray(np.maximum.reduceat(np.abs(self.loss).max(1), self.starts))
 
     def chosen(self, pieces: NDArray[np.bool_]) -> TruncatedLosses:
-        """The losses of the pieces that the mask [S] selects."""
+        """The losses of the pieces that the mask `pieces` [S] selects."""
         sizes, shifts = self.sizes[pieces], np.repeat(pieces, self.sizes)
         return TruncatedLosses(
             loss=self.loss[shifts],
@@ -103,9 +103,9 @@ class TruncatedLosses:
 
     def cumulants(self, tilt: Array) -> tuple[Array, Array, Array]:
         """Upper bounds on ln E_P e^{λ·loss} over the finite losses of each of S pieces (groups of equal releases), and
-        its two first derivatives in λ, for S values of λ: three arrays [S].
+        the first two derivatives in λ, at S values of λ (`tilt`): three arrays [S].
 
-        It is computed as ln(1 + E_Q[L^{λ+1} − 1]) with L = P/Q. Q's masses at finite losses sum to less than 1; the
+        They are computed as ln(1 + E_Q[L^{λ+1} − 1]) with L = P/Q. Q's masses at finite losses sum to less than 1; the
         formula counts the missing mass as L = 1, which can only enlarge the result.
         """
         weight = np.exp((np.repeat(tilt, self.sizes) + 1)[:, None] * self.loss)
@@ -119,12 +119,13 @@ class TruncatedLosses:
         return value, first, np.maximum(second, 0.0)
 
     def summed(self, values: Array) -> Array:
-        """Sums of [J] values over the shifts of each piece, [S]."""
+        """Sum `values` [J] over the shifts of each piece: [S]."""
         return values if values.size == self.starts.size else np.asarray(np.add.reduceat(values, self.starts))
 
 
 def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[TruncatedLosses, Array]:
-    """Losses of all runs' pieces, and each piece's rounds, [S]. Infinite losses cost about `spent` [S] of δ."""
+    """The losses of all runs' S pieces (groups of equal releases), and each piece's rounds, [S]. Rare large losses
+    count as infinite, which adds about `spent` [S] to δ."""
     pieces = list(chain.from_iterable(runs))
     shifts, chances, rates, counts, sampled, *_ = zip(*pieces, strict=True)
     sizes, rounds = np.array([one.size for one in shifts]), np.array(counts)
@@ -150,7 +151,9 @@ def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[Trunc
 
 
 def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bool_], spent: Array) -> TruncatedLosses:
-    """Nodes and masses of S pieces of one shift; their infinite losses cost about `spent` [S] of δ."""
+    """The privacy losses of S sampled Gaussian releases, each with its own shift, on a few nodes with their
+    probabilities. Losses beyond the last node count as infinite, which adds about `spent` [S] to δ over all `rounds`.
+    """
     mu, q = np.maximum(shift, _SMALLEST_SHIFT)[:, None], rate[:, None]
     rarest = ndtri(np.minimum(spent / (rounds * rate), 0.45))[:, None]
     lowest = ndtri(np.minimum(spent / rounds, 0.45))[:, None]
@@ -211,13 +214,13 @@ def _between(x: Array) -> Array:
 
 
 def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Array, float]:
-    """A privacy loss after sampling k of n clients, moved to the N nodes of `discretized`. It is equal in both
+    """Move a privacy loss, after sampling k of n clients, to the N nodes of `discretized`. It is equal in both
     directions.
 
     Args:
         base: the loss without sampling.
         rate: γ = k/n > 0.
-        spent: about the part of δ that infinite losses may take.
+        spent: about the probability of an infinite loss of one release.
 
     Returns:
         N losses, their N probabilities under Q, and P's probability of an infinite loss.

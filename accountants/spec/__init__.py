@@ -1,4 +1,4 @@
-"""What is released, to whom and how often: the specifications that the accountants charge."""
+"""Specifications of what is released, to whom and how often, from which the accountants compute privacy bounds."""
 
 from __future__ import annotations
 

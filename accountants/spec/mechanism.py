@@ -1,4 +1,4 @@
-"""What a split-learning mechanism releases, to whom and how often: the specification that the accountants charge."""
+"""The specification of a split-learning mechanism, from which the accountants compute privacy bounds."""
 
 from __future__ import annotations
 
@@ -42,20 +42,23 @@ class SplitMechanism(Checked):
         smashed: the clip set, which contains the smashed data (activations at the cut layer) of every record;
             `Categories` for randomized response.
         noise: law and size of the noise on smashed data and labels.
-        lower_model: training of the client's segment: "frozen"; "trained" on raw data; "averaged": trained, and
-            averaged over clients or shared in another way; or `PrivateUpdates`.
-        relation, unit: neighbors replace, or add or remove, one record or client.
+        lower_model: training of the client's segment: "frozen"; "trained" on raw data; "averaged", i.e. trained on raw
+            data and then sent to others, for example to be averaged over clients; or `PrivateUpdates`.
+        relation, unit: neighboring runs differ in one record or one client (`unit`), which is replaced, or added or
+            removed (`relation`).
         labels: the set that contains one record's label; None if labels are not released.
-        mixing: how messages of several clients are mixed, or masked.
+        mixing: how the messages of several clients are mixed, or masked.
         participation: who takes part in a round.
-        rounds: T ≥ 1, the number of rounds; if the unit is a record, the number of releases of this record (one per
-            epoch).
-        releases: number of releases of one unit in a round: the batch size b if the unit is a client, 1 for a record.
-        random_masks: whether the masks of CutMix are drawn uniformly in every round; used if the norm of the whole
-            release is clipped.
+        rounds: number of rounds T ≥ 1. With a record as the unit, the number of rounds that release this record, one
+            per epoch.
+        releases: number of releases of one unit in a round: the batch size b for a client, 1 for a record.
+        random_masks: whether CutMix draws its masks uniformly in every round. Otherwise the server is taken to know
+            them. The bound is lower with random masks if the clip set limits only the norm of the whole release.
 
     Raises:
         ValueError: for combinations without a derived bound; the message says why, and what is supported.
+
+    Four numbers in [0, 1] have the sensitivity 2; divided by σ = 2:
 
     >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> SplitMechanism(
@@ -95,7 +98,6 @@ class SplitMechanism(Checked):
             over_noise(self, law.norm)  # refuses what the clip set has no answer for
 
     def _check_composition(self) -> None:
-        """Refuse lower models through which a record reaches later releases of other records."""
         if self.unit == "record" and self.releases != 1:
             raise ValueError(f"releases must be 1 with a record as the unit, got {self.releases}; rounds counts them")
         if self.unit == "record" and self.lower_model in ("trained", "averaged"):
@@ -116,7 +118,6 @@ class SplitMechanism(Checked):
             )
 
     def _check_participation(self) -> None:
-        """Check that the sampling theorem covers the neighboring relation and the mixing."""
         kind, ratio = self.participation.kind, getattr(self.mixing, "ratio", None)
         if kind == "poisson":
             if self.relation != "add_or_remove_one":
@@ -168,27 +169,28 @@ class SplitMechanism(Checked):
 
     @property
     def joint(self) -> bool:
-        """Whether `shift` covers all rounds together: if mixing ratios are already drawn, or are drawn only once."""
+        """Whether `shift` covers all rounds of a run: mixing ratios are given for each round, or drawn only once."""
         return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
     @property
     def turn(self) -> int:
-        """The number of rounds in which each record or client takes part once: 1, or a shuffled epoch's rounds."""
+        """Number of rounds in which each record or client takes part once: 1, or the rounds of a shuffled epoch."""
         return self.participation.epoch_rounds if isinstance(self.participation, ShuffledEpochs) else 1
 
     @property
     def turns(self) -> int:
-        """How many times a record or client may be released: T, or the shuffled epochs, an incomplete one included."""
+        """Most releases of a record or client in a run: T, or the number of shuffled epochs, rounded up."""
         return -(-self.rounds // self.turn)
 
     @property
     def composed_rounds(self) -> int:
-        """Number of times that `shift` is composed: `turns`, or 1 if the shift covers all rounds."""
+        """How often `shift` is composed in a run: 1 if it covers all rounds, otherwise T or the number of shuffled
+        epochs."""
         return 1 if self.joint else self.turns
 
     @property
     def charged_together(self) -> int:
-        """Number of rounds that a ledger charges as one: a shuffled or allocated epoch, or all if `joint`."""
+        """Number of rounds that a ledger counts at once: a shuffled or allocated epoch, all rounds if `joint`, or 1."""
         if isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return self.participation.epoch_rounds
         return self.rounds if self.joint else 1
@@ -214,19 +216,19 @@ class SplitMechanism(Checked):
 
     @property
     def sampling(self) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
-        """The secret part of participation. Amplification is credited to it alone."""
+        """The participation, or `EveryRound` if an adversary may see it: only secret sampling amplifies privacy."""
         return ALWAYS if self.participation_shows else self.participation
 
     @property
     def seated(self) -> bool:
-        """Whether uneven fixed ratios belong to seats (places in a row) that sampled clients take at random."""
+        """Whether unequal fixed mixing ratios belong to places in a group, which sampled clients take at random."""
         ratio = getattr(self.mixing, "ratio", None)
         return isinstance(self.participation, WithoutReplacement) and isinstance(ratio, Fixed) and not ratio.even
 
     @property
     def secret_seat(self) -> bool:
         """Whether the server cannot know which message, mixing ratio or patches belong to the record or client that
-        differs.
+        differs between neighbors.
 
         Sampled clients send messages without identity and take random places in a group. Colluding clients know their
         own places and masks, and so they know the remaining client's place.
@@ -256,7 +258,7 @@ class SplitMechanism(Checked):
 
     @property
     def update_shift(self) -> float | None:
-        """μ² of all noisy updates of the lower model together: 0 if there are none, None if sampling amplifies them."""
+        """μ² of all noisy updates of the lower model together: 0 without updates, None if sampling amplifies them."""
         lower = self.lower_model
         if not isinstance(lower, PrivateUpdates):
             return 0.0
@@ -264,17 +266,18 @@ class SplitMechanism(Checked):
 
     @property
     def attained(self) -> bool:
-        """Whether the worst neighbors attain the shift that is charged. An exact ε is then a lower bound, too.
+        """Whether some neighbors have exactly the privacy loss that is accounted for: an exact ε is then a lower bound,
+        too.
 
-        It is False if the charge may exceed the privacy loss of the worst neighbors. Masks without `random_masks` are a
+        It is False if the bound may exceed the privacy loss of the worst neighbors. Masks without `random_masks` are a
         fixed part of the mechanism, which the server knows.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return False  # no pair is shown to reach the bounds of secret places and rounds
         if self.secret_seat or isinstance(self.lower_model, PrivateUpdates):
-            # A secret is charged as if it were public, and many seats as somewhat larger ones (`ShiftLaw.raised`). The
-            # worst neighbors of updates need not be those of the releases.
+            # The bound treats a secret as public, and raises small shifts (`ShiftLaw.raised`). The worst neighbors of
+            # updates need not be the worst neighbors of the releases.
             return False
         if self.ragged or (self.participation_shows and not self.colluders_know):
             return False  # only the fullest patch is known; lower models may reveal who took part
@@ -292,5 +295,5 @@ class SplitMechanism(Checked):
         return not (self.noise.site == "client" and ratio.group > 2)  # where ‖λ‖² is bounded from below
 
     def shift(self) -> ShiftLaw:
-        """Distribution of μ under Gaussian noise: of one record or client in one round, or in all rounds if `joint`."""
+        """The distribution of the Gaussian shift μ of one record or client in one round, or in all if `joint`."""
         return shift_law(self)

@@ -1,5 +1,5 @@
-"""Mixing ratios and their distribution over rounds. A ratio scales the squared distance of a client's release from its
-neighbor's.
+"""Mixing ratios and their distributions. A client's ratio limits how much of the distance between neighbors is left
+after mixing.
 
 A law (distribution) is a list of points with probabilities. Each point has the mixing ratio λ and the share q of
 patches that the client fills. A fixed ratio has one point, a law of counts of N patches has N + 1 points, and a density
@@ -22,7 +22,7 @@ from privkit.shared.array import Array
 
 _MOST_PIECES = 100_000  # pieces of a quadrature over ratios, at most ten nodes each
 EXACT_PATCHES = 4096
-"""Patches up to which a density of ratios is rounded exactly; more are rounded up to one of about this many counts."""
+"""Most patches N for which random ratios are rounded up to multiples of 1/N; with more, to fewer, coarser values."""
 LARGEST = 1_000_000  # clients in a group and patches of an image that are accounted for, since laws are arrays
 ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]  # a number of clients or patches
 
@@ -52,8 +52,7 @@ def kept_share(share: Array, patches: int, dimensions: int) -> Array:
 
 
 class _Fixed(Checked):
-    """Fixed mixing ratios. They belong to clients; if sampled clients take random places in a group, they belong to
-    these places."""
+    """Fixed mixing ratios of the clients, or of the places in a group if sampled clients take random places."""
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -61,7 +60,7 @@ class _Fixed(Checked):
         raise NotImplementedError
 
     def points(self, patches: int | None) -> tuple[list[float], list[float]]:
-        """The k ratios and the k shares of patches of all clients, as floats, since compiling a defense needs these."""
+        """The k ratios, and the k shares of patches that the clients fill, as lists of floats."""
         raise NotImplementedError
 
     @property
@@ -87,10 +86,10 @@ class _Fixed(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedRatio(_Fixed):
-    """Fixed mixing ratios λ_i of the clients in a group, the same in every round, as in Theorem 1 of DP-CutMixSL. They
-    sum to 1.
+    """Fixed mixing ratios λ_i of the clients in a group, which sum to 1 and are the same in every round, as in Theorem
+    1 of DP-CutMixSL.
 
-    With CutMix, client i fills N_i = ⌈λ_i·N⌉ of N patches and is charged for the share N_i/N. If some λ_i·N is not
+    With CutMix, client i fills N_i = ⌈λ_i·N⌉ of N patches, and the bound uses the share N_i/N. If some λ_i·N is not
     whole, the counts sum to more than N, so masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding
     errors of a fraction m/N is taken as m/N.
     """
@@ -107,7 +106,7 @@ class FixedRatio(_Fixed):
 
     @classmethod
     def equal(cls, group: int) -> FixedRatio:
-        """Equal ratios λ_i = 1/k for a group of k clients."""
+        """Build equal ratios λ_i = 1/k for a group of k clients."""
         return cls(ratios=(1 / validate.whole("group", group, most=LARGEST),) * group)
 
     @property
@@ -151,8 +150,8 @@ class FixedCounts(_Fixed):
 class RealizedRatios:
     """Mixing ratios that were drawn in a run, one for each round and client; the ratios of a round sum to 1.
 
-    The ratios are public and independent of the data, so the accountant may condition on them. The charge is summed
-    over rounds for each client, and the largest sum is taken: max_i Σ_t, not Σ_t max_i.
+    The ratios are public and independent of the data, so the accountant may condition on them. The squared shifts μ²
+    are summed over rounds for each client, and the largest sum is taken: max_i Σ_t, not Σ_t max_i.
 
     Source: derived.
     """
@@ -175,7 +174,7 @@ class RealizedRatios:
         return len(self.ratios)
 
     def per_round(self, patches: int | None) -> RatioLaw:
-        """Arrays [rounds, clients] of ratios and shares of patches; every round counts once, without weights."""
+        """The ratios and shares of patches as arrays [rounds, clients]; every round has the weight 1."""
         ratio = np.array(self.ratios)
         share = ratio if patches is None else rounded_up(ratio, patches)
         norm = np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape)
@@ -189,10 +188,10 @@ class _Dirichlet(Checked):
     Attributes:
         concentration: α_M > 0, the parameter of the distribution; ratios are nearly equal if it is large.
         clients: k, the number of clients in the group.
-        published: whether the server learns the ratios λ, and with CutMix the client of each patch. Hidden ratios are
-            charged like published ratios: an upper bound by joint convexity. (Other clients' data can reveal λ.)
+        published: whether the server learns the ratios λ, and with CutMix the client of each patch. Hidden ratios have
+            the same bound as published ratios, by joint convexity. (Other clients' data can reveal λ.)
         drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for all rounds,
-            while masks may still be fresh. Over many rounds, "once" costs more, since a large λ stays.
+            while masks may still be fresh. Over many rounds, "once" costs more privacy, since a large λ stays.
     """
 
     concentration: Positive
@@ -261,12 +260,12 @@ class DirichletCounts(_Dirichlet):
 
 Fixed = FixedRatio | FixedCounts  # ratios that are the same in every round
 Ratio = FixedRatio | FixedCounts | RealizedRatios | DirichletRatio | DirichletCounts
-"""A law of mixing ratios; `group` is the number of clients, k.
+"""A law of mixing ratios; `group` is the number k of clients.
 
-Except for realized ratios, `law(patches, sharpness)` is that of the client that loses most. `patches` is N for CutMix
-and None for Mixup. `sharpness` is the largest μ of the release. It sets the quadrature's resolution: integrands vary on
-a scale of 1/μ in λ. Fixed ratios are `even` if all seats are alike. They also have `seats(patches)`: the law of one
-client's ratio if the clients take the seats of the group uniformly at random; equal seats are one point.
+Except for realized ratios, `law(patches, sharpness)` is the `RatioLaw` of the client that loses most privacy. `patches`
+is N for CutMix and None for Mixup. `sharpness` is the largest μ of the release. It sets the quadrature's resolution:
+integrands vary on a scale of 1/μ in λ. Fixed ratios are `even` if they are all equal. They also have `seats(patches)`:
+the law of one client's ratio if clients take the places in the group uniformly at random; equal ratios are one point.
 """
 
 

@@ -1,4 +1,4 @@
-"""Noise distributions, and the properties of each that a specification needs. `NOISE_LAWS` lists them all."""
+"""Noise distributions, and the properties of each that a specification needs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ class GaussianLaw:
     """The properties of normal noise. Other noise distributions inherit from this class and override what differs.
 
     `check` raises ValueError if no bound is derived for a mechanism with this noise; the message names what is
-    supported. `attained` says whether the worst neighbors attain the charge under this noise.
+    supported. `attained` says whether some pair of neighbors has exactly the privacy loss that is accounted for, so
+    that the bound is tight with this noise.
     """
 
     norm: ClassVar[Norm] = "l2"  # the norm of the sensitivity, L1 or L2
     unit: ClassVar[str] = "standard deviation"  # the meaning of `Noise.smashed`, in words
-    pure: ClassVar[bool] = False  # whether some ε holds at δ = 0
-    # whether the noise replaces categories instead of adding to numbers. It then has no distance and no scale.
+    pure: ClassVar[bool] = False  # whether the mechanism is (ε, 0)-DP for some finite ε
+    # whether the noise replaces categories instead of being added to numbers; then there is no distance and no scale
     answers: ClassVar[bool] = False
     variance_factor: ClassVar[float] = 1.0  # variance of the noise, divided by the square of `Noise.smashed`
 
@@ -50,13 +51,11 @@ class _LaplaceLaw(GaussianLaw):
             raise ValueError("a sum of Laplace variables is not Laplace; add the noise at the mixer")
 
     def attained(self, mechanism: SplitMechanism) -> bool:
-        # Else everyone is charged as taking part, or each neighbor as having the largest ratio.
+        # Else the bound takes everyone as participating, or each neighbor as having the largest ratio.
         return not (mechanism.participation_shows or mechanism.seated)
 
 
 class _ResponseLaw(GaussianLaw):
-    """Randomized response: an answer is replaced by a uniform draw with some probability."""
-
     unit = "probability"
     pure = True
     answers = True
@@ -82,4 +81,4 @@ NOISE_LAWS: Mapping[str, GaussianLaw] = {
     "laplace": _LaplaceLaw(),
     "randomized_response": _ResponseLaw(),
 }
-"""Name -> law. `compile.RELEASES` has the step of each."""
+"""Name -> properties of the noise. `compile.RELEASES` has a function for each name that builds the releases' `Step`."""

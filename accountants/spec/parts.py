@@ -60,7 +60,7 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class NoMixing(Checked):
-    """Each client's release goes to the server alone (DP-SL). If `colluding`, others may reveal who took part."""
+    """Each client's release reaches the server unmixed (DP-SL). If `colluding`, others may reveal who took part."""
 
     kind: ClassVar[str] = "none"
     group: ClassVar[int] = 1
@@ -75,8 +75,8 @@ class Mixup(Checked):
     Attributes:
         ratio: the distribution of the mixing ratios λ_i.
         colluding: whether the group's other clients may give their data and their noise to the server. Then only the
-            noise of the attacked client protects it, and mixing earns no credit. The other clients also reveal who took
-            part, so sampling is not secret.
+            attacked client's own noise protects it, and mixing does not lower the bound. The other clients also reveal
+            who took part, so sampling is not secret.
     """
 
     kind: ClassVar[str] = "mixup"
@@ -95,9 +95,9 @@ class CutMix(Checked):
 
     Attributes:
         ratio: the distribution of the ratios λ_i, or of the counts N_i.
-        patches: N ≥ 1.
+        patches: number N ≥ 1 of patches.
         colluding: whether the group's other clients may give their data and their noise to the server, as in `Mixup`.
-            Then mixing protects smashed data only by the share N_i/N of patches that are sent.
+            Then mixing protects smashed data only because a client sends no more than the share N_i/N of its patches.
     """
 
     kind: ClassVar[str] = "cutmix"
@@ -129,7 +129,7 @@ class CutMix(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class EveryRound:
-    """Every client takes part in every round (in fixed groups, round-robin), so no sampling amplifies privacy."""
+    """Every client takes part in every round, in fixed groups (round-robin), so no sampling amplifies privacy."""
 
     kind: ClassVar[str] = "every_round"
     rate: ClassVar[float] = 1.0
@@ -159,7 +159,8 @@ class WithoutReplacement(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson(Checked):
-    """Every record or client takes part by an independent secret coin, at a rate in (0, 1]; add-or-remove-one."""
+    """Every record or client takes part by an independent secret coin, with probability `rate` in (0, 1]. The
+    neighboring relation must be add-or-remove-one."""
 
     kind: ClassVar[str] = "poisson"
     rate: Fraction
@@ -167,16 +168,16 @@ class Poisson(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateUpdates(Checked):
-    """Noisy updates of the lower model (DP-SGD). Their privacy cost is added to the cost of the releases.
+    """Noisy updates of the lower model (DP-SGD). Their privacy loss is added to that of the releases.
 
     Attributes:
-        noise_multiplier: σ > 0 of the noise, divided by the *replace-one* sensitivity of a step's gradient sum, which
-            is twice the clipping norm.
+        noise_multiplier: standard deviation σ of the noise, at least 1e-100, divided by the *replace-one* sensitivity
+            of a step's gradient sum, which is twice the clipping norm.
         steps: number ≥ 1 of updates that use one record (one per epoch). If `chosen` and `records` are given, the
             number of all updates.
         chosen: number ≥ 1 of records in an update, drawn without replacement. Give it only if these batches are secret
             and drawn independently of the releases. By default an update uses the released batch, whose members the
-            server sees, so sampling earns no credit.
+            server sees, so sampling does not amplify privacy.
         records: number ≥ 1 of the client's records; needed with `chosen`.
     """
 
@@ -199,4 +200,4 @@ class PrivateUpdates(Checked):
 
 
 UNMIXED, ALWAYS = NoMixing(), EveryRound()
-"""Defaults: no mixing, and nothing is credited to sampling."""
+"""Defaults: no mixing, and participation without sampling."""

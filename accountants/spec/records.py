@@ -13,11 +13,11 @@ CLASSES: dict[str, type[Any]] = {
     for cls in vars(module).values()
     if isinstance(cls, type) and hasattr(cls, "kind")
 }
-"""Kind in JSON -> class: every specification of these modules has one."""
+"""`kind` in JSON -> class, for every specification of these modules."""
 
 
 def to_json(spec: object) -> Any:
-    """A specification as nested dicts and lists of JSON types. Each dict has the key `kind`, the name of its class."""
+    """A specification as nested dicts and lists of JSON types. The key `kind` of each dict names its class."""
     if is_dataclass(spec) and not isinstance(spec, type):
         kind: str = spec.kind  # type: ignore[attr-defined]
         return {"kind": kind} | {field.name: to_json(getattr(spec, field.name)) for field in fields(spec)}
@@ -27,9 +27,8 @@ def to_json(spec: object) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The specification whose JSON form is `value`, as `to_json` gives it; its values are checked again. ValueError for
-    an unknown kind, field or value.
-    """
+    """Rebuild a specification from its JSON form `value`, which `to_json` gives. Its values are checked again; an
+    unknown kind or field, a missing field or an invalid value raises ValueError."""
     if isinstance(value, list):
         return tuple(from_json(part) for part in value)
     if not isinstance(value, dict):

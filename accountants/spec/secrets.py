@@ -1,4 +1,4 @@
-"""Secrets from the server: the rounds in which a record takes part, and the masked patches of a release."""
+"""What is kept secret from the server: rounds in which a record takes part, the order of records, masked patches."""
 
 from __future__ import annotations
 
@@ -46,19 +46,20 @@ class ShuffledEpochs(Checked):
 
     A unit that moves to another batch displaces another unit, which can reveal the move. So the proofs for Poisson
     sampling and random allocation do not cover shuffling: some neighbors lose more privacy than either proof allows (a
-    test shows them). Without `records`, a unit is charged as if its batch were known (joint convexity). The order must
-    not depend on the data, but it may be public and need not be uniform. The last batch and the last epoch may be
-    shorter.
+    test shows them). Without `records`, the bound assumes that the server knows each unit's batch (joint convexity).
+    The order must not depend on the data, but it may be public and need not be uniform. The last batch and the last
+    epoch may be shorter.
 
-    With `records`, the secrecy of the order is credited (`shuffled_rows`). The order must then be uniform, secret, and
-    drawn anew in every epoch. The unit must be a record, the noise Gaussian, the lower model frozen, and nothing mixed.
-    Under add-or-remove-one, a dummy of zeros takes the row of an absent record.
+    With `records`, the bound is lowered by the secrecy of the order (`shuffled_rows`). The order must then be uniform,
+    secret, and drawn anew in every epoch. The unit must be a record, the noise Gaussian, the lower model frozen, and
+    nothing mixed. Under add-or-remove-one, a dummy of zeros takes the row of an absent record.
 
     Attributes:
         epoch_rounds: number B ≥ 1 of batches in an epoch.
-        records: number n ≥ 2 of one client's records, if each is alone in one row of a batch; None gives no credit.
+        records: number n ≥ max(2, B) of one client's records, if each is alone in one row of a batch. None gives no
+            credit for the secret order.
 
-    Source: Chua et al. 2024 (shuffled batches are not a Poisson sample); the charge and the credit are derived.
+    Source: Chua et al. 2024 (shuffled batches are not a Poisson sample); both bounds are derived.
     """
 
     kind: ClassVar[str] = "shuffled_epochs"
@@ -75,10 +76,7 @@ class ShuffledEpochs(Checked):
 @dataclass(frozen=True, kw_only=True)
 class HiddenMask(Checked):
     """A client keeps K = `kept` of its N = `patches` patches, 1 ≤ K ≤ N, drawn uniformly in every round, and sends
-    noise in place of the others.
-
-    The server sees N patches and does not learn which of them were kept.
-    """
+    noise in place of the others. The server sees N patches and does not learn which of them were kept."""
 
     kind: ClassVar[str] = "hidden_mask"
     group: ClassVar[int] = 1
@@ -150,7 +148,6 @@ def _check_allocation(mechanism: SplitMechanism, part: RandomAllocation) -> None
 
 
 def _check_order(mechanism: SplitMechanism) -> None:
-    """ValueError if a secret order is claimed and no bound is derived for it."""
     needed = {
         "unit": (mechanism.unit, "record"),
         "mixing": (mechanism.mixing.kind, "none"),

@@ -116,7 +116,7 @@ class BoxLabels(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Checked):
-    """A sensitivity > 0 that the caller supplies for one neighboring relation and norm; ValueError for any other."""
+    """A sensitivity > 0 that the caller gives for one neighboring relation and norm; ValueError for any other pair."""
 
     kind: ClassVar[str] = "known"
     additive: ClassVar[bool] = False
@@ -155,8 +155,8 @@ class Categories(Checked):
 
 
 def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
-    """The number of coordinates over which an L1 distance of neighbors is spread in the worst case for Laplace noise.
-    It is 1 if only the sum over coordinates is bounded.
+    """The number of coordinates over which an L1 distance between neighbors is spread in the worst case for Laplace
+    noise. It is 1 if only the sum over coordinates is bounded.
 
     Proof of this case: let f_s be the trade-off function of a Laplace (or any log-concave) variable that is shifted by
     s, and f_s ⊗ f_t that of two coordinates together. Then f_s ⊗ f_t ≥ f_t(1 − f_s) = f_{s+t}, so one coordinate with
@@ -179,10 +179,9 @@ ClipSet = Clamp | PatchBall | Ball | OneHot | BoxLabels | Known
 """A set that contains one record's smashed data or label, because the client clips them.
 
 `sensitivity(relation, norm)` is the largest distance between releases of neighbors, > 0 and in units of the release:
-the set's diameter under "replace_one", its largest norm under "add_or_remove_one"; `ValueError` if it is not known in
-that norm. `additive` says whether the squared distance is spread over coordinates or patches each bounded alone, so
-that a mask that keeps N_i of N patches keeps at most N_i/N of it. A global norm bound is not: all of it may lie in one
-kept patch.
+the set's diameter under "replace_one", its largest norm under "add_or_remove_one". It raises `ValueError` if it is not
+known in that norm. `additive` says whether every coordinate or patch is bounded alone. Then a mask that keeps N_i of N
+patches keeps at most N_i/N of the squared distance; under a bound on the whole norm, it may keep all of it.
 """
 
 

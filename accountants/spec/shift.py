@@ -1,4 +1,4 @@
-"""The shift for Gaussian and Laplace accounting: the largest change of a release between neighbors, over the noise."""
+"""The shift for Gaussian and Laplace bounds: the largest change of a release between neighbors, over the noise."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LARGEST_SHIFT = 1e100
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftLaw:
-    """The distribution of a release's Gaussian shift μ (sensitivity over the noise's standard deviation), over a
-    round's public random draws.
+    """The distribution of a release's Gaussian shift μ (sensitivity divided by the noise's standard deviation) over the
+    public random draws of a round.
 
     If `profile` is False, the law bounds only the Rényi divergence: the worst neighbors may have another (ε, δ)
     profile.
@@ -39,22 +39,22 @@ class ShiftLaw:
 
     @property
     def constant(self) -> float | None:
-        """μ if the law has one value, else None."""
+        """μ if the law has only one value, else None."""
         return float(self.mu[0]) if self.mu.size == 1 else None
 
     def merged(self) -> ShiftLaw:
-        """The same distribution, in which neighboring points of equal μ are one point."""
+        """The same distribution, in which consecutive points with equal μ become one point."""
         starts = np.flatnonzero(np.append(True, np.diff(self.mu) != 0))
         if starts.size == self.mu.size:
             return self
         return replace(self, mu=self.mu[starts], log_weight=np.logaddexp.reduceat(self.log_weight, starts))
 
     def raised(self, points: int = FEW) -> ShiftLaw:
-        """A distribution with at most `points` points: shifts are put into classes, and each shift is raised to the
-        largest of its class. A distribution with few points is returned unchanged.
+        """A distribution with at most `points` points: shifts are grouped, and each shift is raised to the largest of
+        its group. A distribution with at most `points` points is returned unchanged.
 
         A Gaussian profile increases with μ, so the profile of the result is an upper bound. It is at most the profile
-        of the largest shift. One half of the classes has equal steps of μ. The steps of the other half follow √(p·Δμ²),
+        of the largest shift. One half of the groups has equal steps of μ. The steps of the other half follow √(p·Δμ²),
         where p is a point's probability; this raises the mean of μ² least.
 
         Source: derived.
@@ -86,8 +86,9 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
     leaves. If participation is public, μ is 0 with the probability that the record or client is not sampled; this draw
     is independent of the data.
 
-    A random place in the mixture is charged as if it were public. The place is independent of the data, so the mean
-    divergence over places is an upper bound (joint convexity). Above 256 places, small shifts are raised.
+    A random place in the mixture is treated as public. The place is independent of the data, so the mean divergence
+    over places is an upper bound (joint convexity). If places give more than 256 shifts, small shifts are raised
+    (`ShiftLaw.raised`).
 
     Source: DP-CutMixSL Eq. 19 and 20, corrected for the drawn counts, the place where noise is added, and the attacked
     client's own λ.
@@ -104,7 +105,7 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """L1 sensitivity of one round's releases over the noise's scale, and 1 if one coordinate holds it all, else 0."""
+    """The L1 sensitivity of one round's releases over the noise's scale, and 1 if they are a single number, else 0."""
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
@@ -119,7 +120,7 @@ def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
 
 
 def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
-    """Independent Laplace variables that dominate one round's releases, as pairs (shift over the scale, number of
+    """Independent Laplace variables that dominate one round's releases, as pairs (shift divided by the scale, number of
     variables with this shift).
 
     Source: derived. If only a sum over coordinates is bounded, `sensitivity.l1_coordinates` gives the worst case.
@@ -141,10 +142,9 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
 
 
 def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | None:
-    """The distribution of the mixing ratio λ of one round; None without mixing, and for realized ratios. For fixed
-    ratios, λ belongs to the client that loses most, or to a random place if sampled clients take random places.
-    `sharpness`, the largest shift μ, sets the resolution of the quadrature.
-    """
+    """The distribution of the mixing ratio λ in one round; None without mixing, and for realized ratios. Fixed ratios
+    give the λ of the client that loses most privacy, or of a random place if sampled clients take random places.
+    `sharpness`, the largest shift μ, sets the resolution of the quadrature."""
     ratio = getattr(mechanism.mixing, "ratio", None)
     if ratio is None or isinstance(ratio, RealizedRatios):
         return None
@@ -154,7 +154,8 @@ def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | N
 
 
 def over_noise(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float, float]:
-    """The sensitivities of smashed data and label without mixing, each divided by its noise."""
+    """The sensitivities of smashed data and label without mixing, each divided by its noise; 0 without a label.
+    ValueError if one is 1e100 or more."""
     whole = mechanism.smashed.sensitivity(mechanism.relation, norm) / mechanism.noise.smashed
     label = 0.0
     if mechanism.labels is not None and mechanism.noise.labels is not None:
@@ -168,7 +169,7 @@ def over_noise(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[fl
 
 
 def one_patch(mechanism: SplitMechanism) -> bool:
-    """Whether only the whole release is clipped and masks are drawn uniformly in every round."""
+    """Whether the clip set bounds only the whole release, and CutMix draws its masks uniformly in every round."""
     return isinstance(mechanism.mixing, CutMix) and mechanism.random_masks and not mechanism.smashed.additive
 
 
@@ -202,7 +203,7 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def _kept_distance(mechanism: SplitMechanism, share: Array) -> Array:
-    """Largest share of the squared (Laplace: absolute) distance in a share of whole patches."""
+    """The largest share of the squared distance (with Laplace noise, the distance) in a share of whole patches."""
     assert isinstance(mechanism.mixing, CutMix)
     if not mechanism.smashed.additive:
         return np.where(share > 0, 1.0, 0.0)
@@ -211,7 +212,7 @@ def _kept_distance(mechanism: SplitMechanism, share: Array) -> Array:
 
 
 def _squared_shares(mechanism: SplitMechanism, law: RatioLaw) -> tuple[Array, Array]:
-    """Shares of the squared distance that mixing leaves in smashed data and in the label, over the noise's variance."""
+    """Shares of the squared distance that mixing leaves in smashed data and in the label, for noise of variance 1."""
     assert isinstance(mechanism.mixing, Mixup | CutMix)
     squared = law.ratio**2
     if mechanism.noise.site == "client":
