@@ -1,4 +1,4 @@
-"""Findings about one attack's result: did the attack converge, and does it beat guesses that need no release?"""
+"""Findings about one attack's result: did its training converge, and does it beat guesses that need no release?"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> 
 
 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
-    """Checks that more training would not help the attack. An attack no better than a constant guess fails."""
+    """Check that more training would not help the attack. An attack no better than a constant guess does not pass."""
     passed, detail = converged, _CONVERGENCE[converged]
     if finished_grade(row) == "nothing":
         learning = went.gains[-1] if went.gains else converged is False
@@ -58,10 +58,10 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
 
 
 def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Check, ...]:
-    """A finding if matched guesses are not significantly closer to the truth than the adversary's matched random
-    records.
+    """A finding if matched guesses are not significantly closer to the truth than matched random records of the
+    adversary.
 
-    Both are [N], one value for each attacked record, by the first metric of the domain.
+    `matched` and `own` are [N], the domain's first metric for each attacked record.
     """
     gains = (matched - own) * (1 if higher_is_closer else -1)
     if mean_over(gains, higher_is_closer=True, confidence=CLOSER).low > 0:
@@ -86,7 +86,7 @@ def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast o
 
 
 def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:
-    """Whether one attack converged, and whether its guesses beat constant guesses and its untrained start.
+    """Check whether one attack converged, and whether its guesses beat constant guesses and its untrained start.
 
     A failed check is a finding, not a fault of the run: this attack recovered nothing, but another may recover more.
     """

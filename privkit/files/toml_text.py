@@ -22,7 +22,7 @@ class TooMuch(TomlError):
 
 
 def read_text(path: Path) -> str:
-    """Read the text of a file, or of a pipe such as `<(command)`; devices and folders raise an `OSError`."""
+    """Read the text of a file, or of a pipe such as `<(command)`; devices and folders raise `OSError`."""
     with path.open("rb") as handle:
         mode = os.fstat(handle.fileno()).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):

@@ -42,8 +42,8 @@ _REACHES_OUT = (
 
 def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     """Load a TorchScript or exported program; neither may contain a pickled object. TorchScript may call only operators
-    that compute on tensors. torch's reader of exported programs evaluates text as code, so the command must trust this
-    reader by name."""
+    that compute on tensors. torch's reader of exported programs evaluates text as code, so `trust` must name this
+    reader ("torch.export"). Raises `DataError` or `Untrusted` otherwise."""
     data, here = files.content(name), files.folder / name
     try:
         members = archived(data)
@@ -89,8 +89,8 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
 
 
 def _strange(held: dict[str, bytes]) -> str:
-    """A phrase that names content which a TorchScript file does not need; "" if there is none. Two names may not differ
-    only in case, which torch ignores."""
+    """A phrase that names content which a TorchScript file does not need; empty if there is none. Two names may not
+    differ only in case, which torch ignores."""
     for member in held:
         folder, _, inside = member.partition("/")
         if not _MEMBER.fullmatch(inside) or folder != next(iter(held)).partition("/")[0]:
@@ -133,7 +133,7 @@ def _called(block: Any) -> Iterator[str]:
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """A block in which `torch.load` refuses pickled objects, which the reader of exported programs would accept."""
+    """Context manager in which `torch.load` refuses pickled objects, also in the reader of exported programs."""
     before = os.environ.get(_FORCE)
     os.environ[_FORCE] = "1"
     try:

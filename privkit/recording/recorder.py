@@ -40,7 +40,7 @@ class _Round:
         self.y = None if y is None else _kept(y)
 
     def crossing(self, value: Tensor | Array, name: str) -> Tensor:
-        """Copy a tensor that crosses a cut, and store its returned gradient under this name."""
+        """Copy a tensor that crosses a cut, and later its gradient, which is stored under `name`."""
         if isinstance(value, Tensor) and value.requires_grad:
             value.register_hook(lambda gradient: setattr(self, name, _kept(gradient)))
         return _kept(value)
@@ -236,7 +236,6 @@ class Recorder:
 
 
 def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
-    """The domain of images of this shape; if `shape` is None, the shape of the first given images is used."""
     shape = next((one.shape[1:] for one in known if one is not None), None) if shape is None else shape
     if shape is None:
         raise UsageError(
@@ -253,7 +252,7 @@ def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
 def _fields(
     described: Mapping[str, Any], rows: int, clients: int, accuracy: tuple[float, int] | None
 ) -> dict[str, Any]:
-    """Further fields of `recording.json`: the batch size, computed from a release's size, and measurements."""
+    """Check the given fields of `recording.json`, and compute the batch size and the measurements."""
     for name in described:
         if name in _FILLED_IN:
             raise UsageError(f"save fills in {name} by what was recorded; leave it out")
@@ -306,7 +305,7 @@ def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor
 
 
 def _together(name: str, parts: list[Tensor | None], notes: list[str]) -> Tensor | None:
-    """The records or labels of all rounds; None, with a note, if only some rounds have them."""
+    """Join the records or labels of all rounds; None, with a note, if only some rounds have them."""
     known = [part for part in parts if part is not None]
     shapes = {str(list(part.shape[1:])) for part in known}
     if len(shapes) > 1:
@@ -317,7 +316,7 @@ def _together(name: str, parts: list[Tensor | None], notes: list[str]) -> Tensor
 
 
 def _records(value: Tensor | Array, name: str) -> Tensor:
-    """A copy of records, in float32 if they are not whole numbers. Records with the shape of images must be images."""
+    """Copy records, as float32 unless they are whole numbers; records of the shape of images must be images."""
     kept = _kept(value)
     kept = kept.float() if kept.is_floating_point() else kept
     if kept.ndim != 4 or not len(kept):

@@ -50,8 +50,8 @@ class Replay:
         return self.spread / sqrt(self.draws)
 
     def distance(self, variance: float) -> float:
-        """‖release − replay‖ / ‖release‖ in [0, 1], without the part that noise explains: the segment's own draws or,
-        if it draws nothing, noise of this mean `variance`.
+        """‖release − replay‖ / ‖release‖, at least 0, without the part that noise explains: the segment's own
+        randomness or, if it has none, noise of this mean `variance`.
 
         The noise's expected share is subtracted from the squared distance and from the squared norm. From the squared
         distance, a margin is also subtracted, which Gaussian noise exceeds in one of 30,000 rounds. The result is 0 if
@@ -85,7 +85,7 @@ class Replay:
 
 @lru_cache(maxsize=4096)
 def _most(numbers: int, drawn: int) -> float:
-    """The upper limit for the ratio of two mean squares of equal Gaussian noise, of `numbers` and of `drawn` numbers (0
+    """An upper limit for the ratio of two mean squares of equal Gaussian noise, of `numbers` and of `drawn` numbers (0
     for a known variance); chance exceeds it as rarely as a normal variable exceeds four standard deviations."""
     from scipy.stats import chi2, f, norm
 
@@ -109,7 +109,7 @@ def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
     """Send the records of round `number` again, and compare the result with the recorded release. Mixed records are
-    sent separately and mixed by their recorded weights. A `ValueError` says if records or weights are missing."""
+    sent separately and mixed by their recorded weights. Raises `ValueError` if records or weights are missing."""
     view, members = recording.views[number], recording.members_of(number)
     if not len(recording.truth):
         raise ValueError(f"no true {recording.record} was recorded")
@@ -167,7 +167,7 @@ def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
 
     Half of the batch is replaced by neighboring records at a time: the records whose number has a 1 (or a 0) in one
     binary digit. For any two of N records, one of these 2·⌈log₂ N⌉ halves contains exactly one of the two. A
-    permutation of the outputs is no effect. A `ValueError` says that equal batches give different outputs.
+    permutation of the outputs is no effect. Raises `ValueError` if equal batches give different outputs.
     """
 
     def answer(records: Tensor) -> Tensor:

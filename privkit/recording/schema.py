@@ -34,8 +34,6 @@ _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Frozen(BaseModel):
-    """Base of the records: immutable, and strict about unknown keys and types."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
@@ -131,7 +129,7 @@ class Description(_Frozen):
 
 
 def parsed(data: bytes, path: Path) -> Any:
-    """The parsed JSON; raises `DataError` if it is not JSON."""
+    """Parse JSON; raises `DataError` if the bytes are not JSON. `path` names the file in the error."""
     try:
         fields = json.loads(data)
         json.dumps(fields, ensure_ascii=False).encode()  # halves of surrogate pairs can neither be shown nor kept
@@ -141,7 +139,7 @@ def parsed(data: bytes, path: Path) -> Any:
 
 
 def description(data: bytes, path: Path) -> Description:
-    """Parse and check the bytes of a `recording.json`, which has a checksum from version 2 on."""
+    """Parse and check the bytes of a `recording.json`, which has a checksum from version 2 on; raises `DataError`."""
     fields = parsed(data, path)
     version = fields.get("schema_version") if isinstance(fields, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -170,7 +168,7 @@ def description(data: bytes, path: Path) -> Description:
 
 
 def description_file(folder: Path) -> bytes:
-    """The bytes of a folder's `recording.json`; raises `DataError` if there is no such plain file."""
+    """Read the bytes of a folder's `recording.json`; raises `DataError` if there is no such plain file."""
     try:
         return plain_bytes(folder, FILE, _MOST_BYTES)
     except DataError as error:
@@ -181,8 +179,8 @@ def description_file(folder: Path) -> bytes:
 
 
 def plain_bytes(folder: Path, name: str, most: int) -> bytes:
-    """Read a plain file (no link, pipe or device) of at most `most` bytes in a folder, whose own path may contain
-    links."""
+    """Read a plain file (no link, pipe or device) of at most `most` bytes in a folder; raises `DataError` otherwise.
+    Only the folder's own path may contain links."""
     if not name.isprintable() or name != Path(name).name or (folder / name).is_symlink():
         raise DataError(f"{folder}: {shortened(name)} must be a file of this folder itself; copy it there")
     try:

@@ -36,17 +36,17 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def line(row: Row) -> str:
-    """The line of a result row in `results.jsonl`."""
+    """The line of a result row in `results.jsonl`, with a checksum."""
     return sealed(row.model_dump(mode="json"))
 
 
 def parse_row(data: bytes | str, **identity: str) -> Row:
-    """A result row parsed from its record; `Broken` if it is damaged or has another `identity` or schema version."""
+    """Parse a result row; raises `Broken` if it is damaged, or has another `identity` or schema version."""
     return _parse(Row, data, **identity)
 
 
 def read_row(cell: Path) -> Row | None:
-    """The result row in the folder `cell`; None if there is none yet; raises `DamagedFile` if it is not intact."""
+    """Read the result row in the folder `cell`; None if there is none yet; raises `DamagedFile` if it is damaged."""
     path = cell / "result.json"
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else parse_row(data, cell=cell.name)
@@ -75,7 +75,7 @@ def holds(home: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest of a run folder, or None. Errors do not advise to delete files, which may be somebody else's."""
+    """Read a run folder's manifest, or None. Errors do not advise to delete files, which may be somebody else's."""
     file = root(path) / "manifest.json"
     try:
         data = read_bytes(file, MOST_TEXT)
@@ -97,7 +97,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a run folder in the order of its plan; raises `DamagedFile` for a faulty or doubled line."""
+    """Read all rows of a run folder in the plan's order; raises `DamagedFile` for a faulty or contradictory line."""
     manifest = read_manifest(path)
     if manifest is None:
         raise RunFolderError(f"{path} is not a run folder: it has no manifest.json")
@@ -120,7 +120,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def finished_rows(path: Path) -> tuple[Manifest, list[Row]]:
-    """The manifest and all result rows of a run folder, as in `read_rows`; raises `UnfinishedRun` if there are none."""
+    """Read the manifest and all result rows of a run folder; raises `UnfinishedRun` if there are no rows."""
     manifest, rows = read_manifest(path), read_rows(path)
     if manifest is None or not rows:
         raise UnfinishedRun(f"{path} holds no finished cell; repeat the run's command to go on with it")
@@ -172,11 +172,11 @@ def _other_version(data: bytes | str) -> object | None:
 
 VERDICT = "verdict.json"
 EVIDENCE, EVIDENCE_PAGE = "evidence.json", "evidence.html"
-"""What `privkit evidence` writes into a run's folder; the first lists the checksum of the second."""
+"""Files that `privkit evidence` writes into a run's folder; the first lists the checksum of the second."""
 
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:
-    """The verdict on the result rows that a run has so far."""
+    """Compute the verdict on the result rows that a run has so far."""
     also = manifest.config.get("also", [])
     parts = [manifest.config, *(also if isinstance(also, list) else [])]
     protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]
@@ -192,7 +192,7 @@ def write_verdict(run: Path, verdict: Verdict) -> None:
 
 
 def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
-    """The stored verdict; None if nothing was computed; raises `DamagedFile` if it is damaged or of another run."""
+    """Read the verdict; None if nothing was computed; raises `DamagedFile` if it is damaged or of another run."""
     record = read_record(run / VERDICT, run=manifest.fingerprint)
     try:
         return None if record is None else Verdict.model_validate(record)
@@ -203,7 +203,7 @@ def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
 
 
 def last_verdict(run: Path) -> Verdict:
-    """The stored verdict of a run whose report was written; raises `RunFolderError` if there is no verdict."""
+    """Read the verdict of a run whose report was written; raises `RunFolderError` if there is no verdict."""
     run = root(run)
     manifest = read_manifest(run)
     verdict = None if manifest is None else read_verdict(run, manifest)

@@ -37,7 +37,7 @@ class Source:
     pairs: Sequence[Part]  # each protocol with its defenses
     training: Mapping[str, Any]  # options of the training
     recording: Recording | None = None  # None to train
-    chosen: Callable[[], Chosen] | None = None  # gives the attacks of `auto`; None if they follow from the defense
+    chosen: Callable[[], Chosen] | None = None  # chooses the attacks of `auto`; None if they follow from the defense
 
 
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
@@ -136,7 +136,6 @@ class AuditConfig(ExecutionSettings):
 
 
 def _as_json(value: Any) -> Any:
-    """A field of a configuration as JSON."""
     if isinstance(value, tuple):
         return [_as_json(part) for part in value]
     if isinstance(value, Mapping):

@@ -70,7 +70,7 @@ def sufficient_attacks(recording: Recording) -> Chosen:
 
 
 def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
-    """Read the recording that the user named, which replaces dataset, model and training."""
+    """Read the recording that the user named, which replaces dataset, model, protocol, defense and training."""
     recording = read_recording(Path(settings["recorded"]).expanduser(), as_trust(settings.get("trust")))
     features = settings.get("features") or []
     named = [features] if isinstance(features, str) else list(features)

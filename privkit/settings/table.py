@@ -75,7 +75,7 @@ _PART = "NAME or NAME:key=value,…"
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings:
-    """Settings on what is audited, under which adversary, and what is measured."""
+    """Settings for what is audited, under which adversary, and what is measured."""
 
     recorded: Path | None = _setting(
         "Folder of a recording (privkit.Recorder) to audit, instead of training a model here.",
@@ -168,7 +168,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionSettings:
-    """Settings on how a run is computed, which do not change results. A configuration inherits these fields."""
+    """Settings for how a run is computed, which do not change results. A configuration inherits these fields."""
 
     data_root: Path | None = _how(
         "Folder of the official datasets.", absent=f"${DATA_ROOT_VARIABLE}", check=values.as_folder("data_root")
@@ -258,7 +258,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
-    """An instance of a class of settings from the user's values, each of which is checked.
+    """Make an instance of a class of settings from the user's values, each of which is checked.
 
     >>> checked(ExecutionSettings, {"cell_memory": "4GiB"}).cell_memory
     4294967296
@@ -268,7 +268,7 @@ def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
 
 
 def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in JSON's types, for the manifest, from which a run's workers read them.
+    """The settings as JSON, for the manifest, from which a run's workers read them.
 
     Trusted modules are left out for security; the command of each worker names them.
     """
@@ -276,7 +276,6 @@ def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A setting's value as JSON."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -39,7 +39,7 @@ _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"}
 
 
 def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Defended:
-    """The defense and protocol of trained clients, for control experiments, with the shape of their lower segments."""
+    """Describe the defense of trained clients, with a function that builds its clients for a control experiment."""
     sites = sites_of(stages_of(edge.defense))
     sent = (*sites.images, *sites.smashed)
     undone = frozenset[str]().union(*(stage.effects or () for stage in sent)) & _UNDONE
@@ -57,7 +57,7 @@ def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Def
 
 
 def _unknown(stage: Defense) -> str:
-    """Why a stage cannot run without noise, or why its effect cannot be undone; empty if both are possible."""
+    """Say why a stage cannot run without noise, or why its effect is unknown; empty if neither holds."""
     if stage.effects is None:
         return f"{stage.name} does not declare its effects"
     if "noises" in stage.effects and not stage.noise_fields:
@@ -66,9 +66,8 @@ def _unknown(stage: Defense) -> str:
 
 
 def _within_bounds(defense: Defense, white: Tensor) -> float:
-    """The largest power of 1/2 by which a white image must be scaled so that a clamp or norm bound leaves it unchanged,
-    since control experiments send images through the defense; 1 if none suffices.
-    """
+    """The largest power of 1/2 whose product with a white image passes the defense's clamp or norm bound unchanged,
+    else 1."""
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
     return next((f for f in factors if torch.equal(defense.public_transform(f * white), f * white)), 1.0)
 
@@ -91,10 +90,10 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Clients of a control experiment: they send the records themselves through the defense, without noise.
+        """Build clients for a control experiment: they send the records themselves through the defense, without noise.
 
-        `shape` is that of the records; images may be smaller than the run's. `marked` puts a mark into each token that
-        reveals its record (`Marked`), if tokens are moved or dropped.
+        `shape` is a record's shape; images may be smaller than the run's. If the defense moves or drops tokens,
+        `marked` adds a mark to each token that reveals its record (`Marked`).
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
         device = next(iter(edge.parameters()), torch.zeros(())).device
@@ -135,7 +134,7 @@ class HonestClients:
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of `apart` that the release contains: of images the projection, of texts the released places.
+        """The part of `apart` that the release contains: for images its projection, for texts the released words.
 
         Table rows are returned whole.
         """
@@ -158,9 +157,9 @@ class HonestClients:
         return torch.where(part > _HALF, apart, 0) if texts else part
 
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
-        """All that the server sees if clients send images [n, B, C, H, W] `passes` times, as one differentiable vector.
+        """The server's view, as one differentiable vector, of images [n, B, C, H, W] that are sent `passes` times.
 
-        Texts are float [n, B, T]. `rounds` is the number of rounds from one sending of these records to the next.
+        Texts are float [n, B, T]. The same records are sent again after `rounds` rounds.
         """
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Times an attack before training: an untrained model, and a few rounds of random records."""
+"""Times an attack before training, with an untrained model and a few rounds of random records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NONE: Any = None
 class Rehearsal(TrainedContext):
     """The context in which a dry run times an attack. It has no run folder and no result row, and trains one epoch."""
 
-    records: RandomPool  # random ones like those of the dataset
+    records: RandomPool  # random records with the shape and labels of the dataset's
     device: torch.device  # the model's device
 
     @classmethod
