@@ -55,7 +55,7 @@ from privkit.wire.channel import RecordedRounds, record_rounds
 def run_cell(
     config: AuditConfig, cell: Cell, seed_data: SeedData, folder: RunFolder, progress: Progress, made_of: Ingredients
 ) -> Row:
-    """Compute the row of one cell (defense, attack, seed). An error of the cell alone becomes a row that names the
+    """Compute the result row of one cell (defense, attack, seed). An error of the cell alone becomes a row with the
     reason."""
     folder.begin(cell, made_of)
     splits, device = seed_data.splits, seed_data.auxiliary.x.device

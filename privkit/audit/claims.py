@@ -23,11 +23,11 @@ from privkit.shared.limits import Limits
 from privkit.shared.rounding import rounded_down
 
 _EXACT_GAUSSIAN = "exact Gaussian profile"
-"""Beginning of the method of certificates whose ε(δ) belongs to a Gaussian of known μ: the whole curve is claimed."""
+"""Beginning of a certificate's `method` if its ε(δ) is that of a Gaussian with known μ: the whole curve is claimed."""
 
 
 _CURVE_BELOW = 1e3
-"""Claimed ε from which on no curve is tested: no audit could refute it, and numerical composition takes seconds."""
+"""From this claimed ε on, no curve is tested: no audit could refute it, and numerical composition takes seconds."""
 
 
 def audit_one_run(
@@ -158,7 +158,7 @@ def _claims_a_curve(certificate: Certificate) -> bool:
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """Name what the adversary knows and the claim does not cover, in at most one sentence.
+    """Name the adversary's knowledge that the claim does not cover, in at most one sentence.
 
     If the lower segment is trained on raw data, the claim covers only adversaries who see nothing but releases.
     """

@@ -29,7 +29,7 @@ from privkit.shared.measures import ANSWERS, KINDS, TASK, measure
 if TYPE_CHECKING:
     from privkit.audit.run import AuditRun
 
-_DATA = ("private", "test")  # parts of the data that two runs must share; other auxiliary records are another adversary
+_DATA = ("private", "test")  # data that two runs must share; auxiliary records may differ, as part of the adversary
 _SCALARS = [measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared]
 _SCALARS += ["epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"]
 _SCALARS += ["empirical_epsilon", "bytes_up"]
@@ -238,8 +238,8 @@ def _as_interval(value: Interval | float) -> Interval:
 
 
 class _Paired(NamedTuple):
-    difference: Interval  # mean of second minus first, with its interval over seeds; of one seed, over records
-    p_value: float  # two-sided, of the hypothesis that differences are symmetric around 0
+    difference: Interval  # mean of second − first, with its interval over seeds or, for one seed, over records
+    p_value: float  # two-sided p-value of the hypothesis that differences are symmetric around 0
     effect: float  # matched-pairs rank-biserial correlation in [-1, 1]
 
 

@@ -33,7 +33,7 @@ def has_own_part(config: AuditConfig, cell: Cell) -> bool:
 
 
 def runs_own_code(config: AuditConfig) -> bool:
-    """Whether the dataset, the model, a metric or a defense of a run is a user's own code."""
+    """Whether a run executes a user's own code: its dataset, its model, a metric or a defense."""
     stages = [stage for defense in config.defenses for stage in stages_of(defense.spec)]
     return any(map(is_own_part, (config.dataset.spec, config.model.spec, *stages, *config.own_metrics.values())))
 

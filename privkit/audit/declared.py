@@ -33,7 +33,7 @@ from privkit.wire.channel import shared_lower
 
 _BUILDER = "privkit.audit.export:clients"
 _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answers"})
-"""Effects that leave visible, up to noise, what was released of an image."""
+"""Effects of a stage after which a replay without noise can be compared with the release."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Declared:
 
     @property
     def distance(self) -> float | None:
-        """The distance of the last round's recorded release from its replay, relative to its size; None if unknown."""
+        """The distance of the last round's release from its replay, relative to the release's norm; None if unknown."""
         return self.distances.get(len(self.recording.views) - 1)
 
     @property
@@ -66,7 +66,7 @@ class Declared:
 
     def doubt(self, passes: int) -> str:
         """Say why the failure of an attack that uses the recorded lower segment, or queries to it, is no evidence: the
-        segment does not reproduce the releases of the last `passes` passes. The text is empty if it does.
+        segment does not reproduce the releases of the last `passes` passes. The text is empty if it reproduces them.
         """
         if self.quieter is not None:
             return (
@@ -133,7 +133,6 @@ class _Clients:
 
 
 def _compared(recording: Recording) -> Declared:
-    """Replay the recorded rounds through the lower segment, and compare the recording with its declarations."""
     known, mechanism = _clients(recording), recording.mechanism
     ask, why, quieter = known.ask, known.why, None
     distances = dict[int, float]()
@@ -176,7 +175,6 @@ def _clients(recording: Recording) -> _Clients:
 
 
 def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
-    """Describe clients whose defense privkit can build."""
     stages = stages_of(edge.defense)
     sites, noisy = sites_of(stages), [stage for stage in stages if "noises" in _effects(stage)]
     behind = [stage for stage in sites.smashed if stage.effects != frozenset({"trains"})]
@@ -197,7 +195,6 @@ def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
 
 
 def _effects(stage: Defense) -> frozenset[str]:
-    """The stage's declared effects; {"unknown"} if it declares none."""
     return frozenset({"unknown"}) if stage.effects is None else frozenset(stage.effects)
 
 

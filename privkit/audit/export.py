@@ -40,7 +40,7 @@ def export(
 ) -> Recording:
     """Make a recording of a finished run: send its attacked images through its model again, and store all data.
 
-    `defense` is written as in the run's table, by default the last one; `seed` is by default the first.
+    By default, `defense` (written as in the run's table) is the last one of the run, and `seed` the first.
     """
     run, folder = root(run), root(folder)
     manifest = read_manifest(run)

@@ -24,7 +24,7 @@ _STILL = "attack not converged: it is no better than constant guesses, and its l
 
 _BEATEN = {name: floor.beaten for name, floor in FLOORS.items() if floor.beaten}
 _BEATEN[START] = "the attack's own untrained start"
-"""Floor -> what an attack must be better than."""
+"""Name of a guess without the release -> its description, in "better than …"."""
 
 
 def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> Check:
@@ -58,11 +58,8 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
 
 
 def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Check, ...]:
-    """A finding if matched guesses are not significantly closer to the truth than matched random records of the
-    adversary.
-
-    `matched` and `own` are [N], the domain's first metric for each attacked record.
-    """
+    """A failed check if matched guesses are not significantly closer to the truth than the adversary's matched random
+    records; otherwise empty. `matched` and `own` are [N], the domain's first metric for each attacked record."""
     gains = (matched - own) * (1 if higher_is_closer else -1)
     if mean_over(gains, higher_is_closer=True, confidence=CLOSER).low > 0:
         return ()
@@ -74,10 +71,11 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
 
 
 def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast or sign") -> tuple[Check, ...]:
-    """A finding if guesses identify more images by correlation than is possible from the images' labels alone.
+    """A failed check if guesses identify more images by correlation than the images' labels alone allow; otherwise
+    empty.
 
     `chances` [N] are the probabilities that each guess identifies its image, `labels` is the number of different labels
-    of the attacked images (0 if unknown: no finding), and `how` says how the guesses show the images.
+    of the attacked images (0 if unknown: no check), and `how` says how the guesses show the images.
     """
     if not labels or share(chances).low <= labels / len(chances):
         return ()

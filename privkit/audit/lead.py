@@ -29,10 +29,10 @@ from privkit.run.records import TRAINED, holds, parse_row, verdict_of, write_ver
 from privkit.run.sources import as_it_is_now
 from privkit.settings.config import AuditConfig
 
-LIVES = 3  # workers that a cell may lose before it ends as an error
-AHEAD = 1000  # cells that an engine gets at once by default
-_SHOWN = 2  # cells in work that are named at most
-_SHARE = 20  # largest share of the time for writing verdicts
+LIVES = 3  # number of lost workers after which a cell (defense, attack, seed) ends as an error
+AHEAD = 1000  # number of cells that an engine gets at once by default
+_SHOWN = 2  # number of cells in work up to which they are named
+_SHARE = 20  # a verdict is written again only after this many times the seconds of writing the last one
 
 
 class WorkersEnded(Failure):
@@ -57,7 +57,7 @@ class Leader:
 
     @property
     def planned(self) -> int:
-        """Number of cells to compute. An undefended cell counts only once its attack has failed on a defense."""
+        """Number of cells to compute. An undefended twin counts only once its attack has failed on a defense."""
         cells = self.worker.cells
         waiting = [cell for cell in cells if cell.twin_of and cell.id not in self.rows]
         needed = sum(any(self._failed(one) for one in cell.twin_of if one in self.rows) for cell in waiting)
@@ -152,7 +152,7 @@ class Leader:
 
 
 class Dispatch:
-    """Computes the cells of a run on the workers of an engine, at most `ahead` at once.
+    """Computes the cells of a run (defense, attack, seed) on the workers of an engine, at most `ahead` at once.
 
     If a worker is lost (its future raises an exception), another worker continues its cell from the saved state. A cell
     that lost `LIVES` workers ends as an error.

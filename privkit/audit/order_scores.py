@@ -22,7 +22,7 @@ from privkit.shared.measures import UNIT
 class OrderAccuracy:
     """An accuracy of a guessed order: the share of correctly placed tokens, with its limits."""
 
-    share: Interval  # mean over images, whose interval allows that all tokens of an image are found together
+    share: Interval  # mean and interval over images, since the tokens of one image are often found together
     sound_low: float  # lower limit of the expected accuracy, for any dependence of tokens inside an image or message
     left_alone: float  # the accuracy of the guess that leaves all tokens in place
 
@@ -31,7 +31,7 @@ class OrderAccuracy:
 class _ArrangementScores:
     """All accuracies of a guessed order, and the order's entropy in bits before and after the attack."""
 
-    direct: OrderAccuracy  # share of tokens in their place
+    direct: OrderAccuracy  # accuracy: the share of tokens in their place
     neighbor: OrderAccuracy | None  # share of neighboring pairs that are neighbors again; None without a square grid
     membership: OrderAccuracy  # share of tokens in their image, at any place
     unit: Literal["image", "message"]  # what is independent: messages if tokens moved between images

@@ -22,7 +22,7 @@ from privkit.training.loop import learns
 _ROUNDED = 1e-4
 """Largest relative difference of a release that rounding explains."""
 _LIKE_TWO_DRAWS = 10
-"""Multiple of the distance of two draws, for parts that draw from more than their generator."""
+"""Allowed multiple of the distance between two draws, for parts that do not draw from their generator alone."""
 _HOLDS_OTHERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """torch's modules that compute nothing by themselves."""
 _CURE = "so attacks on what is sent after training say nothing about training; let it do the same in both"

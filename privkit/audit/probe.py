@@ -28,9 +28,9 @@ from privkit.torch_utils.undisturbed import undisturbed
 from privkit.training import train
 from privkit.wire.channel import record_rounds
 
-_LONG = 0.25  # least seconds of a training step whose time is scaled to a larger batch
+_LONG = 0.25  # a training step must take this many seconds before its time is scaled to a larger batch
 _FACTOR = 6
-"""Factor by which a training that is too short to time grows, and a round shrinks if an attack ends no epoch."""
+"""Factor by which a batch grows if a step is too short to time, and shrinks if an attack finishes no epoch."""
 _IDLE = "at least; its first epoch takes longer than an estimate is allowed to"
 
 

@@ -204,7 +204,7 @@ class _RecordedContext(AttackContext):
 
 
 def recorded_context(start: AttackContext) -> _RecordedContext:
-    """The context of one cell on a recording, with the row's fields that do not depend on the attack's outcome."""
+    """The context of one cell on a recording; its row has the fields that do not depend on the attack's outcome."""
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
     device, passes = start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
@@ -267,7 +267,7 @@ def _certificate(
 def sent_like(recorded: View, smashed: Tensor, draws: Generator) -> QueryResult:
     """Answer a query: release smashed data [N, ...], client after client, like the data of a recorded round.
 
-    Each message is masked or mixed by public weights of recorded rows of the same message, drawn at random. If no
+    Each message is masked or mixed by the public weights of recorded releases of this message, drawn at random. If no
     weights were recorded, each record is released alone.
     """
     if recorded.weights is None:
@@ -295,7 +295,6 @@ def sent_like(recorded: View, smashed: Tensor, draws: Generator) -> QueryResult:
 
 
 def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None:
-    """Raise `UsageError` if the user's lower segment does not produce data of the recorded shape."""
     if isinstance(lower, Clients):
         return
     wanted = list(source.views[0].smashed.shape[1:])

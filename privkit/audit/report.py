@@ -35,7 +35,7 @@ _OF_THE_RUN = {
     **{setting.flag: setting.kind is bool for setting in FLAGS if not setting.of_cell},
     **{"--vary": False, "--junit": False, "--annotations": False, "--json": True, "--quiet": True},
 }
-"""Flags of each cell, or on how the whole run is done and shown -> whether the flag has no value."""
+"""Flags that differ between results, or say how the whole run is computed or shown -> whether they have no value."""
 
 
 def build(

@@ -28,13 +28,13 @@ FEW = 20  # number of attacked records below which a row says that its intervals
 CLOSER = 0.99  # confidence of the interval that shows whether an attack is closer than a constant guess
 
 _AT_ONCE = 256  # guesses that are compared with all attacked records at once
-_NEAR = 0.01  # share of the mean distance of two attacked images, below which two are nearly equal
+_NEAR = 0.01  # two attacked images are nearly equal below this share of the mean distance of two images
 _ROUNDING = 1e-3  # how far a guess may lie outside its range: twice the rounding of half precision
-_SHRUNK = 32  # number of pixels per side at which images are compared in several places
+_SHRUNK = 32  # larger images are shrunk to this many pixels per side before they are compared in several positions
 _MOVED = 3  # number of pixels by which a guess that shows its image may be moved
 
 Scores = dict[str, Values]
-"""Metric -> one value per image."""
+"""Metric -> one value for each record."""
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
@@ -236,7 +236,7 @@ def few(records: int) -> tuple[str, ...]:
 
 
 def summarise(scores: Mapping[str, Scores], perception: Perception | None = None) -> dict[str, Metrics]:
-    """Means with intervals for every alignment of guesses and every metric. `perception` is as in `directions`."""
+    """Means with intervals for every alignment of guesses and every metric; `perception` has a user's own metrics."""
     closer = directions(perception)
     return {
         alignment: {

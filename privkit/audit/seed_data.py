@@ -41,9 +41,9 @@ class SeedData:
     auxiliary: Batch  # the adversary's records
     dropped: int  # number of auxiliary records left out because they are private or attacked
     hashes: dict[str, str]  # part -> SHA-256 of its records
-    warnings: tuple[str, ...] = ()  # one sentence each on images that look clipped, and on left-out records
+    warnings: tuple[str, ...] = ()  # sentences for the user, such as on images that look clipped or on left-out records
     labeled: bool = True  # whether the adversary's records have labels; a recording may lack them
-    # what `prepare` adds: scores of the constant guesses, record by record, as `scored` gives them, and their metrics
+    # added by `prepare`: the scores of constant guesses, one for each record (see `scored`), and their means
     guesses: dict[str, dict[str, Scores]] = field(default_factory=dict)
     floors: dict[str, dict[str, Metrics]] = field(default_factory=dict)
     perception: Perception = field(default_factory=Perception)  # networks and a user's own metrics that score guesses
@@ -51,12 +51,12 @@ class SeedData:
 
     @property
     def own_images(self) -> Tensor | None:
-        """The adversary's own images; None if a recording has none."""
+        """The adversary's own records; None if a recording has none."""
         return self.auxiliary.x if len(self.auxiliary) else None
 
     @property
     def own_labels(self) -> Tensor | None:
-        """Labels of the adversary's images; None if there are none, or several for each image."""
+        """Labels of the adversary's records; None if there are none, or several for each record."""
         known = self.labeled and len(self.auxiliary) and not several(self.auxiliary.y)
         return self.auxiliary.y if known else None
 
@@ -270,7 +270,6 @@ def _opened(config: AuditConfig, dataset: Component, stand_ins: bool, wished: in
 def _check_sizes(
     config: AuditConfig, records: str, *, private: int, auxiliary: int, test: int, validation: int | None = None
 ) -> None:
-    """Raise `UsageError` if the batch size is larger than a part of the data."""
     source, name = (private, "private") if config.attacked == "private" else (test, "test")
     attacked = f"attacked {records} (the smaller of victims={config.budget.victims} and {source} {name} ones)"
     most = {f"private {records}": private, f"test {records}": test, attacked: min(config.budget.victims, source)}
@@ -331,6 +330,5 @@ def _auxiliary(
 
 
 def _fitted(batch: Batch, splits: Splits) -> Batch:
-    """Convert records of another dataset, or of another part of this one, to the private data's domain."""
     fitted = replace(batch, x=splits.domain.fit(batch.x, batch.domain), domain=splits.domain)
     return fitted.to(splits.private.x.device)

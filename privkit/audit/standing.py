@@ -115,12 +115,11 @@ def certified(
 
 
 def texts_return(config: AuditConfig, edge: Clients) -> bool:
-    """Whether the server received gradients of a loss that predicts the texts themselves."""
+    """Whether the server received gradients of a loss that has the private texts themselves as targets."""
     return edge.predicts == "texts" and edge.protocol.labels == "kept" and config.budget.epochs > 0
 
 
 def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: tuple[int, ...], batch: int) -> str:
-    """A sentence if a measurement refutes a claim or the chain of stages breaks a rule; else empty."""
     try:
         if len(stages) > 1:
             check_chain(stages)

@@ -90,7 +90,6 @@ def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
 
 
 def _sees_nothing(context: TrainedContext) -> str:
-    """A sentence that says why this adversary cannot see releases of its own records; empty if it can."""
     known = known_to(context.attack)
     if "query" in known and context.config.queries.rounds != 0:
         return ""
@@ -132,7 +131,6 @@ def _left(rules: QueryRules, asked: int) -> QueryRules:
 
 
 def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRules, metric: str) -> Trial:
-    """Attack some of the adversary's own records with these parameter values."""
     context = replace(rehearsal, config=replace(rehearsal.config, queries=rules))
     queries: Queries | None = None
     reason, objective = "", inf

@@ -101,7 +101,7 @@ class Job:
     settings: dict[str, Any]  # the run's settings, as they were given
     trust: tuple[str, ...]  # modules from which a recording may build its segments
     run: str  # path of the run's folder; a worker may be unable to read it
-    token: str  # token of the leading command
+    token: str  # random text by which workers recognize the run of the leading command
     device: str  # "cpu", "cuda" or "auto"
     threads: int  # number of threads of each worker
     versions: dict[str, str]  # versions that the command uses; a worker must have the same
@@ -121,7 +121,7 @@ class Task:
 class TaskResult:
     """What a worker returns for a task."""
 
-    row: str = ""  # the sealed row; empty without one
+    row: str = ""  # the result row as JSON with a checksum; empty without a result
     files: dict[str, bytes] = field(default_factory=dict)  # path in the run folder -> content, of new files
     gone: tuple[str, ...] = ()  # paths of files that are no longer needed
     notes: tuple[str, ...] = ()  # sentences for the user

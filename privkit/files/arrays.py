@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from privkit.errors import DamagedFile
 from privkit.files.storage import write_bytes
 
-_MOST_BYTES = 1 << 30  # size limit of all arrays of a file, unpacked: a thousand times what a run stores
+_MOST_BYTES = 1 << 30  # size limit of all unpacked arrays of a file: a thousand times the size that a run stores
 
 
 def write_arrays(path: Path, **arrays: NDArray[Any]) -> None:

@@ -21,7 +21,7 @@ _OURS = (
     *("privkit.audit.export:clients", "privkit.audit.export:server"),
     *("privkit.domains.images.own:FromFunction", "privkit.models.imported:FromFunction"),
 )
-"""Objects of privkit that a file may name by import path: all import a user's own parts through `imported`."""
+"""Objects of privkit that a recording may name by import path; all import a user's own parts through `imported`."""
 _TRUSTED: ContextVar[Sequence[str] | None] = ContextVar("trusted modules", default=None)
 """Inside `only`, the modules that may be imported; None for any."""
 _PATH = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*)(?::(.*))?", flags=re.DOTALL)

@@ -24,8 +24,8 @@ from privkit.files.caches import cache_folder
 _CALLERS = tuple(
     f"privkit.{room}." for room in ("audit", "cli", "files.import_path", "parts", "recording", "run", "settings")
 )
-"""Rooms and modules that call a part and that no part calls: outside of them, nothing belongs to the part."""
-_DATA = "privkit.audit.seed_data"  # it opens data, whose images are hashed themselves
+"""Packages and modules that call a part and are not called by parts; the search of the call stack ends at them."""
+_DATA = "privkit.audit.seed_data"  # it opens the data, whose records are hashed themselves
 _LIBRARIES = ("accountants", "attacks", "reports")  # in a checkout they lie beside the package
 _SYSTEM = ("/usr", "/proc", "/sys", "/dev", "/etc", "/bin", "/lib", "/lib64")
 _WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND

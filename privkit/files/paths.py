@@ -13,9 +13,9 @@ from pathlib import Path
 
 from privkit.errors import RunFolderError
 
-MOST_TEXT = 1 << 30  # bytes of a text file that are read; a run's largest, `results.jsonl`, has some ten thousand a row
+MOST_TEXT = 1 << 30  # size limit of a text file; the largest, `results.jsonl`, has some ten thousand bytes a result
 _LONGEST_NAME = 100
-"""Characters of a part's name inside the name of a file: a cell's has two, and file systems allow 255."""
+"""Limit for a part's name in a file name: the name of a result has two, and file systems allow 255 characters."""
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags under which a link is refused, a pipe without a writer does not block, and a child process inherits nothing."""
 

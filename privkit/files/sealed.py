@@ -26,11 +26,11 @@ def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
 
 
 class Broken(ValueError):
-    """Bytes that are not the expected record; the message continues "FILE …"."""
+    """Raised for bytes that are not the expected record; the message continues a sentence that begins with the file."""
 
 
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
-    """Write fields as JSON text, followed by the SHA-256 of their canonical JSON."""
+    """Return fields as JSON text, followed by the SHA-256 of their canonical JSON."""
     plain = json.loads(json.dumps(fields))  # as a reader will have it: lists for tuples, text for keys
     return json.dumps({**plain, _SEAL: _checksum(plain)}, indent=indent)
 

@@ -14,11 +14,11 @@ _WHOLE = 1 << 63  # whole numbers of TOML have 64 bits
 
 
 class TomlError(ValueError):
-    """Text that is not valid TOML, or is too long; the message completes "FILE is not valid TOML: ..."."""
+    """Raised for text that is not valid TOML, or too long; the message completes "FILE is not valid TOML: ..."."""
 
 
 class TooMuch(TomlError):
-    """Text that would take too long to read, whether or not it is TOML."""
+    """Raised for text that would take too long to read, whether or not it is TOML."""
 
 
 def read_text(path: Path) -> str:

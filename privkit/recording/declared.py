@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from privkit.recording.read import Recording
 
 _NUMBERS, _LONGEST = 2**18, 2**14
-"""Most numbers in all tested rows together, and in a row: of larger releases, a random part is tested."""
+"""Most numbers in all tested records together, and in one record; of larger releases, a random part is tested."""
 _LARGER = 1.5  # multiple of the declared noise from which a difference does not count as noise
 
 

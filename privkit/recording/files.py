@@ -21,10 +21,10 @@ from privkit.files.sealed import digest
 from privkit.recording.schema import plain_bytes
 
 _ENDINGS = (".safetensors", ".npz")
-_MOST_BYTES = 4 << 30  # bytes of a file; a sparse one takes no room on a disk, but all of it in memory
-_MOST_UNPACKED = 1 << 30  # bytes of all members of an archive, unless it is itself as large
-_MOST_MEMBERS = 100_000  # members of an archive: each takes memory before it is read
-_MOST_HEADER = 16 << 20  # bytes of the names and shapes of a safetensors file: some hundred thousand tensors
+_MOST_BYTES = 4 << 30  # size limit of a file; a sparse file takes no space on a disk, but all of it in memory
+_MOST_UNPACKED = 1 << 30  # size limit of all unpacked members of an archive, unless the archive is larger
+_MOST_MEMBERS = 100_000  # largest number of members of an archive: each takes memory before it is read
+_MOST_HEADER = 16 << 20  # size limit of a safetensors header (names and shapes): some hundred thousand tensors
 _TYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),

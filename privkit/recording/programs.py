@@ -20,7 +20,7 @@ from privkit.files.import_path import Untrusted, is_trusted
 from privkit.recording.files import Files, archived
 
 _EXPORTED = "torch.export"  # the reader of exported programs, which evaluates text of the file as Python
-_OBJECTS = ("custom_obj_", "opaque_obj_")  # how members of an exported program with pickled objects begin
+_OBJECTS = ("custom_obj_", "opaque_obj_")  # beginnings of members that hold pickled objects in an exported program
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _MEMBER = re.compile(
     r"code/[\w/]+\.py(?:\.debug_pkl)?|(?:data|constants|traced_inputs)(?:\.pkl|/\d+)|version|byteorder"
@@ -28,9 +28,9 @@ _MEMBER = re.compile(
 )
 """Members of a TorchScript file in its folder, as `torch.jit.save` writes them."""
 _UNREAD = re.compile(r"\.debug_pkl$|/traced_inputs[./]")
-"""Members that no segment needs to run: places in the source, and the records that it was traced on."""
+"""Members that a segment does not need: places in the source, and the records on which it was traced."""
 _RUNS_WHEN_READ = re.compile(rb"__setstate__|torch\s*[.\n]\s*classes")
-"""What torch would run before its operators can be checked: a method of the program, or an object in C++."""
+"""Code that torch would run before operators can be checked: a method of the program, or a C++ object."""
 _COMPUTES = frozenset({"aten", "prim", "torchvision"})
 """Namespaces of operators that a program may call; none may be registered by another library."""
 _REACHES_OUT = (

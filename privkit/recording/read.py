@@ -29,7 +29,7 @@ from privkit.recording.second_cut import OF_ROUND, second_cut
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
 _ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*_ROUND, *OF_ROUND))})")
-_MOST_SEATS = 1 << 26  # seats of all released rows, as numbers of true records
+_MOST_SEATS = 1 << 26  # largest number of entries of `members`
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,19 +37,19 @@ class Recording:
     """A recording of a training, read and checked."""
 
     description: Description  # the contents of `recording.json`
-    views: tuple[View, ...]  # what crossed the cut, round after round and pass after pass
+    views: tuple[View, ...]  # the data that crossed the cut, round after round and pass after pass
     own: Batch  # the adversary's own records, perhaps none
-    own_labels: bool  # whether these have labels
+    own_labels: bool  # whether the adversary's records have labels
     truth: Batch  # the true records, perhaps none; their labels are 0 if only records are known
     labels: Tensor | None  # true labels of all records, int64 [M], or [M, L] of 0 and 1; None if they are not known
-    # int64 [R·N, k], for all rounds of one pass: the true record on each seat of each released row; −1 if unknown
+    # int64 [R·N, k], for R rounds of one pass: the k true records mixed into each of N releases; −1 if unknown
     members: Tensor
-    mechanism: SplitMechanism | None  # the mechanism for the certificate, with the first pass counted; or None
+    mechanism: SplitMechanism | None  # the declared mechanism of one pass, for the certificate; or None
     files: Mapping[str, str]  # file -> SHA-256 of what was read
     folder: Path  # the recording's folder
     row_bytes: int  # size of a released row in the file, whose numbers `views` hold as float32
     left_out: tuple[str, ...] = ()  # fields that are missing in an old recording's mechanism, so that it proves nothing
-    trust: tuple[str, ...] = ()  # modules that its segments and its defense may be built from, beside privkit
+    trust: tuple[str, ...] = ()  # modules besides privkit from which its segments and its defense may be built
     # the second cut of a U-shape in each of these rounds, with features as `smashed`; or none
     second: tuple[View, ...] = ()
     untrimmed: Recording | None = None  # the recording before it was cut to a budget; None if it was not cut
@@ -92,9 +92,9 @@ class Recording:
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """A smaller recording: at most `own` of the adversary's records, and the last rounds of each pass. These rounds
-        have at most `victims` attacked records, but there is at least one round. The last rounds are taken, since the
-        recorded segments have the weights of the end of training."""
+        """A smaller recording: the first `own` of the adversary's records, and the last rounds of each pass. These
+        rounds have at most `victims` attacked records, but there is at least one round. The last rounds are taken,
+        since the recorded segments have the weights of the end of training."""
         each = self.pass_rounds
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):

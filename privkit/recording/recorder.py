@@ -95,8 +95,8 @@ class Recorder:
             y: labels of the records, used for scoring: int64 [N], or 0 and 1 in [N, L].
 
         Raises:
-            UsageError: if images are normalized.
-            DataError: if `x` has the shape of images but holds none.
+            UsageError: if images are not floats in [0, 1], for example because they are normalized.
+            DataError: if images are not [N, C, H, W], or if records hold NaN or infinity.
         """
         self.watched += 1
         made = self._last = _Round(smashed, x, y)
@@ -107,8 +107,7 @@ class Recorder:
         return smashed
 
     def features(self, features: Sent) -> Sent:
-        """Record the features that a U-shape's server sends to the clients' last layers in this round; return them
-        unchanged.
+        """Record the features that a U-shape's server sends to the clients' last layers; return them unchanged.
 
         The gradient that the client sends back is recorded, too. To let the audit score attacks on labels, pass the
         true labels as `y` when you call the recorder.
@@ -177,7 +176,7 @@ class Recorder:
         Raises:
             UsageError: if nothing was recorded, if fields or passes do not fit the recorded rounds, or if the folder is
                 not empty.
-            DataError: if the recorded tensors do not fit together. The folder is then removed.
+            DataError: if the recorded tensors do not fit together. The folder is then left as it was.
         """
         if not self._rounds:
             raise UsageError(
@@ -305,7 +304,6 @@ def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor
 
 
 def _together(name: str, parts: list[Tensor | None], notes: list[str]) -> Tensor | None:
-    """Join the records or labels of all rounds; None, with a note, if only some rounds have them."""
     known = [part for part in parts if part is not None]
     shapes = {str(list(part.shape[1:])) for part in known}
     if len(shapes) > 1:

@@ -21,9 +21,9 @@ from privkit.recording.files import Files
 from privkit.recording.schema import MOST_CLASSES, Description, parsed
 
 _FILE = "records.json"
-_MOST_BYTES = 16 << 20  # bytes of the file: a vocabulary of a million words
-_MOST_NUMBERS = 1 << 30  # in all records of a round: a hundred clients with fifty ImageNet images have 750 million
-_MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word at each place
+_MOST_BYTES = 16 << 20  # size limit of the file: a vocabulary of a million words
+_MOST_NUMBERS = 1 << 30  # limit for the records of a round: 100 clients with 50 ImageNet images have 750 million
+_MOST_COUNTS = 1 << 27  # limit for text length times vocabulary: constant guesses count each word at each place
 
 
 def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:

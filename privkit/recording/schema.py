@@ -13,12 +13,12 @@ from privkit.files.paths import read_bytes
 from privkit.files.sealed import Broken, opened
 
 SCHEMA_VERSION = 2
-"""Raised when earlier readers would misread the folder: 2 is sealed, and its mechanism leaves nothing out."""
+"""Increased when earlier readers would misread the folder; version 2 has a checksum and a complete mechanism."""
 FILE = "recording.json"
 
 _MOST_BYTES = 4 << 20  # bytes of `recording.json`
 MOST_CLASSES = 100_000
-_MOST_SEATS = 100_000  # most clients, messages, and records in a row
+_MOST_SEATS = 100_000  # largest number of clients, of messages, and of records in one release
 
 
 def _printable(text: str) -> str:
@@ -59,7 +59,7 @@ class _OwnerMeasurements(_Frozen):
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None  # share of right answers on test images
     test_images: _Whole | None = None  # number of test images, for the interval of the accuracy
     bytes_up: _Amount | None = None  # bytes of one record's smashed data
-    bytes_down: _Amount | None = None  # bytes of what comes back for one record
+    bytes_down: _Amount | None = None  # bytes of the gradient that comes back for one record
 
     @model_validator(mode="after")
     def _with_its_number(self) -> _OwnerMeasurements:
@@ -81,7 +81,7 @@ class Description(_Frozen):
 
     schema_version: Literal[1, 2]
     name: Annotated[_Name, Field(min_length=1)]  # the defense's name, as tables show it
-    # (C, H, W) of private images; None if the records are others
+    # (C, H, W) of private images; None for texts and table rows
     image_shape: Annotated[list[_Whole], Field(min_length=3, max_length=3)] | None = None
     records: _Name = ""  # the file that says what a record is (`privkit.domains.as_json`), in place of `image_shape`
     batch_size: _Whole  # records of one client in a round
@@ -91,12 +91,12 @@ class Description(_Frozen):
     watched: _Whole | None = None
     passes: _Whole = 1  # how often the same records were sent, in the same order
     messages: _Seats = 1  # number of messages in a round, all of equal size
-    mixed: _Seats = 1  # records that each released row holds
-    whole: bool = True  # whether each patch of an image, or each word or field, has its token
-    # number of classes, or of labels that each record has; None if it follows from the labels
+    mixed: _Seats = 1  # number of records that are mixed into each release
+    whole: bool = True  # whether each patch of an image, or each word or field, has its own token
+    # number of classes, or of labels per record; None to derive it from the labels
     classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
     tensors: _Name = "tensors.safetensors"
-    lower: Network | None = None  # the clients' part with its defense, unless `defense` names that
+    lower: Network | None = None  # the clients' segment, with its defense unless `defense` names the defense
     # the defense between the lower segment and the release, as in `--defense`; empty if `lower` contains it
     defense: Annotated[str, Field(max_length=10_000)] = ""
     upper: Network | None = None
@@ -108,7 +108,7 @@ class Description(_Frozen):
     dataset: _Name = "recorded"
     model: _Name = "recorded"
     protocol: _Name = "recorded"
-    notes: list[str] = []  # sentences for every row
+    notes: list[str] = []  # sentences for every result
     files: dict[str, str] = {}  # file -> SHA-256, of every file; version 1 may leave some out
 
     @model_validator(mode="after")

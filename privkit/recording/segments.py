@@ -17,7 +17,7 @@ from privkit.errors import UsageError, one_line
 from privkit.files.storage import packed
 from privkit.recording.replay import FAR, Ask, carried, replay
 
-Sent = tuple[Tensor, Tensor]  # records of a round, and what was released
+Sent = tuple[Tensor, Tensor]  # the records of a round, and their release
 _NO_EVIDENCE = f"(more than {FAR:g}), so a failed attack with lower or queries on it shows nothing"
 
 
@@ -84,7 +84,6 @@ def segment_fields(
 
 
 def _failed(part: str, module: nn.Module, sample: Tensor, error: Exception) -> str:
-    """Say why tracing failed: the module does not accept the recorded data, or cannot become a program."""
     try:
         module(sample)
     except Exception as other:

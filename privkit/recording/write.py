@@ -36,9 +36,10 @@ def write_recording(
 ) -> Recording:
     """Write a recording into a new or empty folder, and read it back, so that mistakes are refused at once.
 
-    Repeated passes over the same records follow one after another in `views`. `second` and `members` are as in
-    `Recording`; `members=None` means that release n holds record n. `files` has the contents of weights and programs,
-    and `described` the fields of `Description` that do not follow from the views. An error leaves the folder as it was.
+    Repeated passes over the same records follow one after another in `views`. `own` and `truth` are pairs of records
+    and labels. `second` and `members` are as in `Recording`; `members=None` means that release n holds record n.
+    `files` has the contents of weights and programs, and `described` the fields of `Description` that do not follow
+    from the views. An error leaves the folder as it was.
     """
     folder = root(folder)
     new = not folder.exists()

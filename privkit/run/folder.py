@@ -23,7 +23,8 @@ _OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation nei
 
 
 class RunFolder:
-    """Paths of a run's models, control experiments and cells; a worker writes into `path`, and also reads `origin`."""
+    """Paths of a run's models, control experiments and cells (one defense, attack and seed each). A worker writes into
+    its own folder `path`, and also reads the run's folder `origin`."""
 
     def __init__(self, path: Path | str, origin: Path | None = None) -> None:
         self.path = root(path)
@@ -42,7 +43,8 @@ class RunFolder:
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """The files that a cell wrote or continues from, except its result; without a cell, all files of the folder."""
+        """The files that a cell (defense, attack, seed) wrote or continues from, except its result; without a cell,
+        all."""
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
         control = "*" if cell is None else f"{glob.escape(file_name(cell.attack.name))}-*"
         found = [path for home in homes for path in self.path.glob(f"{home}/*")]
@@ -63,7 +65,7 @@ class RunFolder:
 
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
         """Read the outcomes of an attack's control experiments, and their seconds; None if nothing is stored, or if the
-        provenance differs. They run on the first seed's data only, so for another seed a difference in the data is
+        provenance differs. The experiments use the first seed's data only, so for another seed different data are
         ignored."""
         record = read_record(path, control=path.stem)
         if record is None:

@@ -18,7 +18,7 @@ from privkit.run.sources import files_read, sources
 from privkit.settings.config import AuditConfig
 from privkit.shared.own_records import OF_THE_DATASET
 
-_TRAINED_ON = ("private", "validation", "test")  # parts of the data that a defended model and its accuracy are made of
+_TRAINED_ON = ("private", "validation", "test")  # data from which a defended model and its accuracy are computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Ingredients:
 
     model: Provenance  # provenance of the defended model
     control: Provenance  # provenance of the attack's control experiments
-    cell: Provenance  # provenance of the row: model, attack and metrics
+    cell: Provenance  # provenance of the result row: model, attack and metrics
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
         """A copy that includes the data; `images` has the SHA-256 of each part of the data."""
@@ -39,7 +39,7 @@ class Ingredients:
         )
 
     def seen(self) -> Ingredients:
-        """A copy that adds the files that each part's code was observed to read in this process."""
+        """A copy with the files that the code of model, attack and metrics was observed to read in this process."""
         each = (self.model, self.control, self.cell)
         made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in each]
         return Ingredients(model=made[0], control=made[1], cell=made[2])
@@ -48,8 +48,9 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """The provenance of each cell, without data: cell id -> hashes of code and files, and `here`, which all results of
-    this process share. Raises `UsageError` if a user's module was edited since its import."""
+    """The provenance of each cell (defense, attack, seed), without data: cell id -> hashes of code and files, and
+    `here`, which all results of this process share. Raises `UsageError` if a user's module was edited since its import.
+    """
     shared = [("datasets", config.dataset), ("models", config.model)]
     shared += [("protocols", config.protocol), ("partitions", config.partition)]
     base = _joined(here, *(_part(kind, component) for kind, component in shared))

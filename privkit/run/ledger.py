@@ -55,7 +55,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
-_FLUSH = 0.1  # least seconds between two flushes of lines to the disk
+_FLUSH = 0.1  # smallest number of seconds between two flushes of lines to the disk
 PATIENCE = 2.0  # seconds to wait for a writer that is about to end
 _CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)  # files that a cell's record lists, if they exist
 LEADER = ".leader.json"  # file in the run folder while a command writes there: it names the process
@@ -186,7 +186,8 @@ class RunLedger(RunFolder):
             self.save_manifest()
 
     def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
-        """Read the rows of the finished cells, cell id -> row; and a sentence for each repaired file.
+        """Read the rows of the finished cells (defense, attack, seed): cell id -> row; and a sentence for each repaired
+        file.
 
         The cells' `result.json` files are authoritative; `results.jsonl` is a copy, rewritten if it differs, from which
         a damaged file is restored. A cell runs again if it has no result, ended in an error, or has another damaged
@@ -260,7 +261,6 @@ class RunLedger(RunFolder):
         write_bytes(self.results, "".join(f"{text}\n" for text in lines).encode())
 
     def _lines(self) -> tuple[list[str], list[str]]:
-        """The complete lines of `results.jsonl`, and sentences about the faults of other lines."""
         whole, mended = [], []
         for number, data in enumerate(lines_of(self.results), start=1):
             try:
@@ -275,7 +275,6 @@ class RunLedger(RunFolder):
 
 
 def _no_locks(descriptor: int) -> str:
-    """A sentence that says why this system cannot lock a file; empty if it can."""
     try:
         if fcntl is None:
             return ""

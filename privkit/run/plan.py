@@ -18,7 +18,7 @@ from privkit.parts.registry import Component
 from privkit.settings.config import AuditConfig
 from privkit.shared.grouped import grouped
 
-_ID_VERSION = 4  # raised whenever the same fields would give another answer
+_ID_VERSION = 4  # increased whenever the same settings would give another result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +41,9 @@ class Cell:
 
 
 def plan(config: AuditConfig) -> list[Cell]:
-    """All cells of a run, ordered by seed, protocol and defense, the undefended baseline first. An attack planned only
-    on defenses also gets an undefended cell (its twin), which runs only if the attack fails on a defense."""
+    """All cells (defense, attack, seed) of a run, ordered by seed, protocol and defense, the undefended baseline first.
+    An attack planned only on defenses also gets an undefended cell (its twin), which runs only if the attack fails on a
+    defense."""
     return [cell for seed in config.seeds for cell in _of_seed(config, seed)]
 
 
@@ -102,7 +103,7 @@ def short_hash(fields: dict[str, Any]) -> str:
 
 
 class Schedule:
-    """Hands out a run's unfinished cells in the plan's order; some cells must wait.
+    """Hands out a run's unfinished cells (defense, attack, seed) in the plan's order; some cells must wait.
 
     A cell waits in four cases:
 

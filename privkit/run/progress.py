@@ -12,7 +12,7 @@ from typing import Any
 
 from privkit.reports.escape import terminal, terminal_json
 
-_SILENCE = 30.0  # seconds after which a log hears of a stage that is still running
+_SILENCE = 30.0  # seconds after which a log says that a stage is still running
 
 
 class Progress:

@@ -118,7 +118,6 @@ def _git_revision() -> str:
 
 
 def _version(package: str, module: str) -> str | None:
-    """The installed version, and the loaded version if it differs; None if the package is not installed."""
     try:
         installed = version(package)
     except PackageNotFoundError:

@@ -20,17 +20,17 @@ from privkit.reports.schema import SCHEMA_VERSION, Manifest, Row
 from privkit.reports.verdict import Verdict, judge
 from privkit.settings.budgets import LEARNS_FROM
 
-MADE_OF = "made_of.json"  # in the folder of a model or a cell: its provenance, written before its first number
+MADE_OF = "made_of.json"  # in the folder of a model or a cell: its provenance, written before the computation
 SCORES = "scores.npz"
 """File in a cell's folder: values float64 [N] and positive bool [N], of attacks that score two kinds of examples."""
 PICTURES = "per_example.npz"  # in a cell's folder: every image's metrics, and the first images with their guesses
 STRIP = "reconstructions.png"  # in a cell's folder: the first images above their guesses, which the report draws
 GUESSES = "guesses.npz"
 """File in a cell's folder: `guess`, all guesses of an attack on a recording without the true records, as uint8 [N, H,
-W, C] for images, and as ids or fields for others."""
+W, C] for images, and as ids or fields for other records."""
 TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning, one per line
 TRAINED = "trained.json"  # in a model's folder: its record, which lists its weights
-LOG = "log.txt"  # file in a cell's folder: what it did and when, one time and text per line, then any traces
+LOG = "log.txt"  # log in a cell's folder: a time and a text in each line, and traces of errors
 BEGUN = "start"  # text of the first line that a computation writes into the log
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -41,7 +41,7 @@ def line(row: Row) -> str:
 
 
 def parse_row(data: bytes | str, **identity: str) -> Row:
-    """Parse a result row; raises `Broken` if it is damaged, or has another `identity` or schema version."""
+    """Parse a result row; raises `Broken` if it is damaged, or if its schema version or `identity` (fields) differs."""
     return _parse(Row, data, **identity)
 
 

@@ -160,7 +160,6 @@ def _digest(name: str, module: ModuleType | None, path: Path) -> str:
 
 
 def _tree(path: Path) -> ast.AST:
-    """The syntax tree of a source file; an empty tree for a compiled module."""
     try:
         return _parsed(path.read_bytes() if path.suffix == ".py" else b"")
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
@@ -173,7 +172,6 @@ def _parsed(source: bytes) -> ast.AST:
 
 
 def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Find weights files that strings in a source name, with their hashes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(_WEIGHTS):
             for place in (path.parent / node.value, Path(node.value)):
@@ -183,7 +181,6 @@ def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _variables(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Find environment variables that a source reads by name, with hashes of their current values."""
     for node in ast.walk(tree):
         key: ast.AST | None = None
         if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("environ"):

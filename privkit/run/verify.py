@@ -22,7 +22,7 @@ _REPEAT = "repeat the run's command"
 _REPORT = "write it again with privkit report"
 _EVIDENCE = "write it again with privkit evidence"
 _STATE = f"delete it and {_REPEAT}: only this stage starts over"
-_NAMED = 3  # files of others that the sentence names
+_NAMED = 3  # number of foreign files that the sentence names
 _UNLISTED = {".lock", LEADER}  # files of the run folder that change while a command uses it
 Found = TypeVar("Found")
 

@@ -62,7 +62,7 @@ medium: minutes on a GPU. large: the papers' epochs."""
 DEFAULT = "quick"
 
 LEARNS_FROM = 4
-"""Epochs from which on a run has failed if no model learned; shorter ones, such as smoke, are for trying things."""
+"""From this number of epochs on, a run fails if no model learned; shorter runs, such as smoke, are for trials."""
 
 _DOUBLINGS = 2
 

@@ -14,7 +14,7 @@ from privkit.shared.threat_models import ThreatModel
 
 AUTO = "auto"
 TABLE = Path(__file__).with_suffix(".csv")
-"""Defense × attack, measured; `strongest_under` names the threat models under which this attack is mounted."""
+"""Measured attacks on defenses; `strongest_under` names the threat models under which `auto` mounts an attack."""
 MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes", "weights_and_many_passes")
 """Threat models that `auto` covers."""
 LINKED = ("white_box", "white_box:passes=8")
@@ -63,7 +63,6 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 
 @cache
 def _strongest() -> dict[str, tuple[str, ...]]:
-    """The attacks for each defense in the table of `auto`, by the defense's label."""
     found: dict[str, dict[ThreatModel, str]] = {}
     for row in _lines(TABLE):
         for model in MODELS:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _OF_TRAININGS = ("data_root", "download", "tune")
-"""Settings that have no effect on a recording; others that it refuses are recorded."""
+"""Settings without effect on a recording; the other settings that a recording refuses are part of it."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -225,7 +225,6 @@ def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...
 
 
 def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ...]:
-    """The user's metrics; raises `UsageError` if two share a name, or a gate (a condition) names an unknown metric."""
     from privkit.metrics.own import PREFIX, check_metric, column
 
     metrics: dict[str, Component] = {}

@@ -67,7 +67,7 @@ def as_many(value: Any) -> Sequence[Any]:
 
 
 def as_options(what: str, given: Any) -> dict[str, Any]:
-    """Options as a table, from a table or a text such as "a=1,b=2"."""
+    """Convert a mapping, or a text such as "a=1,b=2", to a dict of options; raises `UsageError` for other values."""
     if isinstance(given, str):
         return read_options(given, given, what)
     if not isinstance(given, Mapping):

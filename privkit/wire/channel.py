@@ -25,7 +25,7 @@ class RecordedRounds:
     """Recorded rounds: the data that were sent, and data that only the trusted side knows."""
 
     views: list[View]  # for the adversary, one for each round, pass after pass
-    receipts: list[Receipt]  # for the accountant, one a view
+    receipts: list[Receipt]  # for the accountant, one for each view
     # int64 [P·N·k], for scoring: the k attacked records in each of N released rows; −1 for fewer records. An attack's
     # guesses are compared with the first pass.
     members: Tensor
@@ -72,8 +72,7 @@ def black_box_query(edge: Clients) -> Query:
 
 
 def shared_lower(edge: Clients) -> nn.Module | None:
-    """The lower segment that a white-box adversary knows, which is frozen or averaged; None if the clients' segments
-    differ."""
+    """The lower segment, frozen or averaged, that a white-box adversary knows; None if the clients' segments differ."""
     weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]
     same = all(bool((stack == stack[:1]).all()) for stack in weights)
     if not same:
@@ -83,7 +82,7 @@ def shared_lower(edge: Clients) -> nn.Module | None:
 
 
 def holds_all(edge: Clients) -> bool:
-    """Whether the adversary holds all parts of a release, like the server that computes on it."""
+    """Whether the adversary holds all parts of a release, like the server, if a defense splits releases into parts."""
     return not edge.held or set(edge.defense.storages) <= set(edge.held)
 
 
@@ -134,11 +133,11 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     return QueryResult(view=view, members=members)
 
 
-_TRIALS = 4  # rounds of copies that pass in full: one of them may hold black images, which hide draws
+_TRIALS = 4  # rounds of copies that are computed in full: images may be black in one round, which hides random draws
 
 
 class CopiesOnce:
-    """Lower segments in evaluation mode that compute a record only once if a client's batch consists of its copies.
+    """Lower segments in evaluation mode that compute a record only once if a client's batch consists of copies of it.
 
     The result would differ if a user's segment draws random numbers or mixes records of its batch, or if the machine
     rounds small batches differently. So the first rounds of copies are also computed in full; if a bit differs, all

@@ -30,13 +30,12 @@ from privkit.training.round import message_weights, send_back
 from privkit.training.spec import TrainingSpec, optimizer_of
 from privkit.wire.channel import answer_of, holds_all, record_rounds
 
-_FAKES = 0.1  # share of rounds in which a client with a guard sends wrong labels; SplitGuard's evaluation has as many
+_FAKES = 0.1  # share of rounds in which a client with a guard sends wrong labels, as in SplitGuard's evaluation
 HONEST_ROUNDS = 250
-"""Rounds of honest training with which a detection is compared, or as many as the hijack took: 15 CPU seconds."""
+"""Rounds of honest training that are tested for a false alarm, at least up to the detection: 15 CPU seconds."""
 _LOUD = 100.0
 _TRIED = 16
-"""Scale, and images per message, of the random smashed data on which a defense is tried; large enough to show
-clipping."""
+"""Scale, and images per message, of random smashed data on which a defense is tried; large enough to show clipping."""
 
 
 class LiveClients:
@@ -163,9 +162,11 @@ class LiveClients:
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
     """A function by which the server applies the clients' defense to its own smashed data (`ImageObservation.imitate`).
-    The clients' defense and frozen block are public; only the shape of their lower segments is used. The result is None
-    if the defense acts on images before the lower segments, mixes several clients, changes the shape of smashed data,
-    or has no effect on them."""
+    The clients' defense and frozen block are public; only the shape of their lower segments is used.
+
+    The result is None if the defense acts on images before the lower segments, mixes several clients, is applied by the
+    server, changes the shape of smashed data, or has no effect on them.
+    """
     messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
     if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
         return None

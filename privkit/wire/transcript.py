@@ -110,13 +110,11 @@ def _of_message(view: View, number: int) -> View:
 
 
 def _retain(module: nn.Module, inputs: object, output: Tensor) -> None:
-    """Keep the gradient that arrives at a module's output, without changing the gradient."""
     if output.requires_grad:
         output.retain_grad()
 
 
 def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares: Tensor | None) -> RecordedRound:
-    """Make the record of a round, with tensors on the CPU and detached from graphs."""
     sent, gradient = played.sent, played.cut_gradient.detach().float()
     if edge.protocol.gradient == "average":
         weights = message_weights(sent.groups, shares).to(gradient.dtype)

@@ -19,7 +19,7 @@ from privkit.wire.transcript import Transcript
 
 
 def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Send each of K images with one of two labels (`coins`, bool [K]), and record the gradients that come back.
+    """Send each of K images with its own label or another one (`coins`, bool [K]), and record the returned gradients.
 
     The model is not trained in these rounds, so the result is a lower bound on what a training with as many rounds
     reveals. Raises `NotApplicable` if the run's labels, server or parts do not allow this.

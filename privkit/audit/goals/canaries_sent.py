@@ -23,13 +23,13 @@ from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record_rounds, shared_lower
 
 _EXPECTED_FROM = 8
-"""Number of noise-free releases whose mean is a canary's expected row; more than one because of shuffles."""
-_CANDIDATES = 1_024  # auxiliary images (times clients that must send each) among which counterparts are searched
+"""Number of noise-free releases whose mean is a canary's expected release; more than one because of shuffles."""
+_CANDIDATES = 1_024  # number of auxiliary images among which counterparts are searched, over all clients
 
 _MEET = "in the lower segment, images of a batch affect each other"
 
 Look = Callable[[Tensor], Tensor]
-"""(images [N, ...], in whole rounds) -> each one's release without noise, [N, ...]."""
+"""A function: images [N, ...], in whole rounds -> the release of each image without noise, [N, ...]."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ ATTACK_CHECKPOINT = "attack.ckpt"  # file in a cell's folder while its attack ru
 
 _FALSE_POSITIVES = 0.01  # the false positive rate at which true positives are counted
 _REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"
-"""End of a rate's method, if the scores leak in the other direction."""
+"""End of a rate's `method` if low scores mark positive examples."""
 
 
 @dataclass(kw_only=True)
@@ -122,7 +122,7 @@ class AttackContext:
         return size
 
     def refuse(self) -> None:
-        """Raise `NotApplicable` if the attack cannot be run here, for reasons other than its goal."""
+        """Raise `NotApplicable` if the attack cannot be run on this model or recording."""
 
     def checks(self) -> tuple[Check, ...]:
         """Check whether measurements contradict the privacy claim, and whether the model learned its task."""
@@ -198,7 +198,7 @@ class AttackContext:
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
         """Run the attack's control experiments, in which it must succeed on easy data and fail on noise.
 
-        Results are stored, so `mount` is called once for each attack, shape of a release and value of `of`.
+        Results are stored, so `mount`, which runs them, is called once for each attack, shape of a release and `of`.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
@@ -232,7 +232,7 @@ class AttackContext:
         return (*checks, Check(name="wins_through_the_defense", passed=None, detail=detail, decisive=False))
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-        """The numbers of `told_apart` for the result row. The scores are stored for the report's ROC curve."""
+        """Compute `told_apart` for the result row, and store the scores for the report's ROC curve."""
         path, values = self.folder.cell(self.cell.id) / SCORES, scores.values.double().cpu().numpy()
         write_arrays(path, values=values, positive=positive.cpu().numpy())
         return told_apart(scores, positive, batches)
@@ -273,6 +273,6 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
 
 
 def better_than_chance(answers: Mapping[str, Interval]) -> tuple[bool, float]:
-    """Whether an attack's AUC (from `told_apart`) is significantly above 1/2; and its error 1 − AUC, for escalation."""
+    """Whether an attack's AUC (from `told_apart`) is significantly above 1/2; and the attack's error, 1 − AUC."""
     auc = answers["auc"]
     return auc.low > 0.5, 1 - auc.value

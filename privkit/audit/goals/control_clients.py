@@ -31,9 +31,9 @@ from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
 _INSIDE = 0.99  # share of the way from the mean image to a record at which derivatives are taken, off a clip's limits
-_WHOLE = 1e-4  # share of a difference's square that a projection may miss and still count as complete
-_HALF = 0.5  # least projection of a 1 at a word's place for a release that contains the word
-_HALVINGS = 8  # most halvings of records until the defense's bounds no longer change them
+_WHOLE = 1e-4  # share of a difference's squared norm that a complete projection may miss
+_HALF = 0.5  # a release contains a word if the projection of a 1 at the word's place is above this
+_HALVINGS = 8  # number of scale factors 1, 1/2, 1/4, … that are tried until the defense's bounds change no record
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
 """Effects of a stage that an attack must undo; clipping and parts only remove something from a record."""
 
@@ -134,10 +134,8 @@ class HonestClients:
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of `apart` that the release contains: for images its projection, for texts the released words.
-
-        Table rows are returned whole.
-        """
+        """The part of `apart` (guesses minus records, [N, ...]) that the release reveals: for images a projection, for
+        texts the released words. Table rows are returned whole."""
         if isinstance(self.domain, Tables):
             return apart
         shape, texts = (-1, self.edge.lowers.copies, self.batch_size), isinstance(self.domain, Tokens)

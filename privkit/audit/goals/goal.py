@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 GOALS = {goal: f"privkit.audit.goals.{goal}:GOAL" for goal in ("reconstruct", "labels", "membership", "distinguish")}
-"""Goal -> the place of its `AuditGoal`, "module:object"."""
+"""Goal -> the import path of its `AuditGoal`, "module:object"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
     """The measured seconds of an attack and its control experiments, perhaps in a rehearsal on random records."""
 
-    seconds: float = 0.0  # seconds for the whole attack; on a rehearsal, at its size
+    seconds: float = 0.0  # seconds of the whole attack, on as many records as it was timed on
     epochs: int = 0  # training epochs in these seconds, to estimate control experiments; 0 without training
     records: int = 1  # number of private records in the rehearsal, and as many own records of the adversary
     victims: int = 1  # attacked records of the rehearsal

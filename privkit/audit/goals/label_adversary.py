@@ -24,7 +24,7 @@ from privkit.wire.transcript import Transcript
 
 Cut = Literal["own", "second", "first"]
 """Where gradients are read: at a client's own segment, or by the server of a U-shape at one of its cuts."""
-_MOST_SCORES = 2**28  # most scores of words at places, a gigabyte; the audit copies them three times
+_MOST_SCORES = 2**28  # largest number of scores (words times places), a gigabyte; the audit copies them three times
 
 
 def observed(
@@ -121,7 +121,8 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
 def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
     """Numbers of the examples whose labels the adversary knows, int64; empty if the attack uses no known labels.
 
-    They are a few examples of each label in `own` [N], or the first positive example of each of the `rounds` [N].
+    They are a few examples of each label in `own` [N]. If the attack asks for none of each label, they are the first
+    positive example of each round; `rounds` [N] are the examples' rounds.
     """
     if "known_rows" not in known_to(attack):
         return own[:0]

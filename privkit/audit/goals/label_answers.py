@@ -12,10 +12,10 @@ from privkit.attacks.goals.labels import LabelAttack
 from privkit.attacks.scores.leak import pooled_auc
 from privkit.audit.goals.label_adversary import Cut
 
-_CONTRADICTS = -0.3  # correlation of two epochs' scores below which they have opposite signs
+_CONTRADICTS = -0.3  # below this correlation, the scores of two epochs count as having opposite signs
 
 Asked = tuple[Scores, Tensor, Tensor]
-"""Scores of rows, counted client after client, the label of each, and the round of each."""
+"""Scores of records, counted client after client; the label of each record; and its round."""
 
 
 def best_cut(

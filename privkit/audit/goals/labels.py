@@ -149,9 +149,9 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
 
 
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
-    """The share of correctly inferred labels, of N in [N]; empty if the attack scores one label only.
+    """The share of the N `labels` [N] that were inferred correctly; empty if the attack scores one label only.
 
-    If `clusters`, also the share after the best renaming of labels, which next tokens of texts are too many for.
+    If `clusters`, also the share after the best renaming of labels; texts have too many different labels for this.
     """
     if scores.of_labels is None:
         return {}

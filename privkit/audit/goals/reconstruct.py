@@ -48,7 +48,7 @@ from privkit.shared.seeds import derive
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
 from privkit.wire.queries import CountingSession, Queries
 
-SHOWN = 8  # records of each cell that the report shows
+SHOWN = 8  # number of records of each result that the report shows
 _CLOSEST = 5  # number of table columns that a note names
 
 
@@ -291,7 +291,6 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
 
 
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, scoring.Scores]) -> None:
-    """Store every record's metrics, and the first records with their guesses; all guesses if the truth is unknown."""
     home = context.folder.cell(context.cell.id)
     if not len(victims):
         guesses = result.images.cpu().numpy()
@@ -303,7 +302,6 @@ def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores
 
 
 def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, NDArray[np.generic]]:
-    """The first images, their guesses and the constant guesses as pictures; records of other domains as text."""
     domain = victims.domain
     if not isinstance(domain, Images):
         both = {"truth": victims.x, "guess": guess}
@@ -318,7 +316,6 @@ def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, N
 
 
 def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Convert images [N, C, H, W] in [0, 1] to pictures [N, H, W, C] in 0..255."""
     levels: NDArray[np.uint8] = np.rint(images.transpose(0, 2, 3, 1).clip(0, 1) * 255).astype(np.uint8)
     return levels
 

@@ -99,7 +99,7 @@ class TrainedContext(AttackContext):
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
-        """The server's segment; None if the adversary holds parts of a release, or clients hold the last layer."""
+        """The server's segment; None if the adversary holds only parts of a release, or clients hold the last layer."""
         return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
 
     def keeps_labels(self) -> bool:
@@ -150,9 +150,10 @@ class TrainedContext(AttackContext):
         return LiveClients(edge, private, data.shares, training, data.victims, seed, guard=guard, passes=passes)
 
     def led(self, rounds: int) -> dict[str, Any]:
-        """The row's new certificate and limits if a hijack of `rounds` rounds trained longer than the run; else empty.
+        """The new certificate and limits, as fields of the result row, if a hijack lasted longer than the training;
+        else empty.
 
-        The time of training counts as whole epochs.
+        The `rounds` of the hijack count as whole epochs.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"
