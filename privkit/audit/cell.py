@@ -152,7 +152,7 @@ def run_cell(
 
 
 def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
-    """The fields of a result row that are known before the cell is computed."""
+    """The fields of a result row that are known before its cell (one defense, attack and seed) is computed."""
     return {
         "cell": cell.id,
         "defense": cell.defense.label,

@@ -131,7 +131,7 @@ _Groups = dict[tuple[str, str], dict[int, Row]]
 
 
 def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:
-    """Pair the results of two runs, each {seed: row}; and name each defense and attack that stays without a partner."""
+    """Pair the results of two runs, each {seed: result row}; name each defense and attack without a partner."""
     pairs = [(first[key], second[key]) for key in first if key in second]
     left, right = [key for key in first if key not in second], [key for key in second if key not in first]
     # the same attack on another defense, then another attack on the same defense; the undefended model comes last: it
@@ -149,7 +149,7 @@ def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], 
 
 
 def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
-    """The provenance of two rows. If their attacks or defenses differ, only sources that both have are kept."""
+    """The provenance of two result rows. If their attacks or defenses differ, only sources of both rows are kept."""
     if (one.defense, one.attack) == (other.defense, other.attack):
         return one.provenance, other.provenance
     mine, its = one.provenance, other.provenance

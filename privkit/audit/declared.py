@@ -66,7 +66,8 @@ class Declared:
 
     def doubt(self, passes: int) -> str:
         """Say why the failure of an attack that uses the recorded lower segment, or queries to it, is no evidence: the
-        segment does not reproduce the releases of the last `passes` passes. The text is empty if it reproduces them.
+        segment does not reproduce the releases of the last `passes` passes over the records. Empty if it reproduces
+        them.
         """
         if self.quieter is not None:
             return (

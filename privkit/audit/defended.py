@@ -234,7 +234,7 @@ def another(
 
 
 def untrained(config: AuditConfig, cell: Cell, seed_data: SeedData) -> tuple[Clients, nn.Module, bool | None]:
-    """Build the untrained clients and server of `assemble`, with its third result, on the private images' device."""
+    """Build untrained clients and server on the private images' device; say whether tokens hide their positions."""
     splits = seed_data.splits
     edge, upper, places = assemble(config, cell.defense.spec, splits.domain, splits.classes, cell.seed)
     device = splits.private.x.device

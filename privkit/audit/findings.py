@@ -49,7 +49,9 @@ def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> 
 
 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
-    """Check that more training would not help the attack. An attack no better than a constant guess does not pass."""
+    """Check that more training would not help the attack. An attack no better than a constant guess does not pass.
+    `converged` says whether the last doubling of its own training lowered the attack's error by at most 5 % (None if it
+    did not double); `went` has the gains of further doublings."""
     passed, detail = converged, _CONVERGENCE[converged]
     if finished_grade(row) == "nothing":
         learning = went.gains[-1] if went.gains else converged is False

@@ -36,7 +36,7 @@ _SHARE = 20  # a verdict is written again only after this many times the seconds
 
 
 class WorkersEnded(Failure):
-    """The workers of a run ended before one of them returned a result; finished results stay."""
+    """Raised if the workers of a run ended before one of them returned a result; finished results stay."""
 
 
 @dataclass(kw_only=True)
@@ -57,7 +57,8 @@ class Leader:
 
     @property
     def planned(self) -> int:
-        """Number of cells to compute. An undefended twin counts only once its attack has failed on a defense."""
+        """Number of cells (defense, attack, seed) to compute. A cell that attacks the undefended model for comparison
+        counts only once its attack has failed on a defense."""
         cells = self.worker.cells
         waiting = [cell for cell in cells if cell.twin_of and cell.id not in self.rows]
         needed = sum(any(self._failed(one) for one in cell.twin_of if one in self.rows) for cell in waiting)

@@ -204,7 +204,8 @@ class _RecordedContext(AttackContext):
 
 
 def recorded_context(start: AttackContext) -> _RecordedContext:
-    """The context of one cell on a recording; its row has the fields that do not depend on the attack's outcome."""
+    """The context of one cell (defense, attack, seed) on a recording; its result row has the fields that do not depend
+    on the attack's outcome."""
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
     device, passes = start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes

@@ -86,7 +86,7 @@ class AuditRun:
     def to_pandas(self) -> DataFrame:
         """All numbers as a data frame, with one line for each defense, attack and seed.
 
-        The columns are those of `report/tables/audit.csv`; a number that a result lacks is NaN.
+        It has the columns of `report/tables/audit.csv`; a number that a result lacks is NaN.
 
         Raises:
             UsageError: if pandas is not installed.

@@ -39,7 +39,7 @@ class Compared:
 
     @property
     def sentence(self) -> str:
-        """A sentence about the claims that were checked and those that were not."""
+        """A sentence that names the checked and the unchecked claims."""
         told = (("checked", self.checked), ("not checked", self.unchecked))
         return "; ".join(f"{name}: {', '.join(what)}" for name, what in told if what)
 

@@ -119,7 +119,8 @@ class Recording:
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of the last passes, the last pass first, since the recorded segments have its weights."""
+        """The rounds of the last passes over the records, the last pass first, since the recorded segments have its
+        weights."""
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))

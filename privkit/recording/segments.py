@@ -126,7 +126,7 @@ def _distance(ask: Ask, sent: Sent, variance: float) -> float:
 
 
 def _moved(ask: Ask, rounds: Sequence[Sent], variance: float) -> str:
-    """A warning if the segment does not reproduce every round, counted back from the last; else empty."""
+    """A warning about the latest of these rounds that the segment does not reproduce; empty if it reproduces all."""
     for made, sent in enumerate(reversed(rounds)):
         if (far := _distance(ask, sent, variance)) <= FAR:
             continue

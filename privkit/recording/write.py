@@ -87,7 +87,7 @@ def write_recording(
 def write_description(folder: Path, fields: Mapping[str, Any]) -> None:
     """Write `recording.json` into a folder that holds the other files, with their checksums and its own checksum.
 
-    The fields are those of docs/reference/recording.md; the field `files` is filled in.
+    `fields` are described in docs/reference/recording.md; the field `files` is filled in.
     """
     home = folder.resolve()
     names = sorted(entry.name for entry in os.scandir(home) if entry.is_file(follow_symlinks=False))

@@ -93,8 +93,8 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store the provenance of a cell and its model before the computation; a later call adds new dependencies.
-        Raises `RunFolderError` if images or files changed since this command read them."""
+        """Store the provenance of a cell (defense, attack, seed) and its model before the computation; a later call
+        adds new dependencies. Raises `RunFolderError` if images or files changed since this command read them."""
         for home, provenance in ((self.model(cell.model_id), made_of.model), (self.cell(cell.id), made_of.cell)):
             known, changes = self.made_of(home), list[str]()
             if known is not None:
@@ -108,8 +108,9 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store which files a cell's code has read so far; return the provenance of its result. Raises `UsageError` if
-        a file was edited since, and `RunFolderError` if an earlier process read other content from it."""
+        """Store which files the code of a cell (defense, attack, seed) has read so far; return the provenance of its
+        result. Raises `UsageError` if a file was edited since, and `RunFolderError` if an earlier process read other
+        content from it."""
         if not made_of.cell.code:
             return made_of.cell
         seen = made_of.seen()

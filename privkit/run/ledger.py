@@ -170,7 +170,7 @@ class RunLedger(RunFolder):
 
     @property
     def results(self) -> Path:
-        """The path of `results.jsonl`, with one row for each finished result."""
+        """The path of `results.jsonl`, with one result row in each line."""
         return self.path / "results.jsonl"
 
     def save_manifest(self) -> None:
@@ -179,7 +179,7 @@ class RunLedger(RunFolder):
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
         """Write a continued run's threads, settings and plan into the manifest; an earlier version may have planned
-        fewer cells."""
+        less."""
         changes = {"threads": threads, "settings": dict(settings), "cells": self._planned}
         if {name: getattr(self.manifest, name) for name in changes} != changes:
             self.manifest = self.manifest.model_copy(update=changes)
@@ -223,7 +223,7 @@ class RunLedger(RunFolder):
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
         """Store a worker's `files` (path in the folder -> content), and remove the checkpoints `gone`. The order of
-        writing prevents that unfinished work looks finished. A finished model or result stays, except the record of
+        writing keeps unfinished work from looking finished. A finished model or result stays, except the record of
         files that its code read."""
         marks = {"models": TRAINED, "cells": "result.json"}
         for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):

@@ -132,7 +132,8 @@ class Schedule:
         self._of_a_kind = grouped(cells, lambda cell: (cell.defense.label, cell.attack.label))
 
     def take(self) -> Cell | None:
-        """Mark the next cell (defense, attack, seed) as begun, and return it; None if all others have begun or wait."""
+        """Mark the next cell (defense, attack, seed) as started, and return it; None if the others have started or
+        wait."""
         able = (cell for cell in self._left if not self._waits(cell))
         first = next(able, None)
         if first is None or not self._begun_elsewhere(first):
@@ -168,7 +169,7 @@ class Schedule:
         return cell.attack.label in self._beginning and cell.attack.label not in self._known
 
     def _waits(self, cell: Cell) -> bool:
-        """Whether a cell must not begin yet: another cell must end first, or this cell is not needed."""
+        """Whether a cell must not start yet: another cell must end first, or this cell is not needed."""
         if cell.model_id in self._training or not self._needed(cell):
             return True
         for first in self._of_a_kind[cell.defense.label, cell.attack.label]:

@@ -82,7 +82,7 @@ def shared_lower(edge: Clients) -> nn.Module | None:
 
 
 def holds_all(edge: Clients) -> bool:
-    """Whether the adversary holds all parts of a release, like the server, if a defense splits releases into parts."""
+    """Whether the adversary holds the whole release, which a defense may split into parts for several storages."""
     return not edge.held or set(edge.defense.storages) <= set(edge.held)
 
 

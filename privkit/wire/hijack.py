@@ -194,7 +194,7 @@ def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
 
 
 def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:
-    """Train `upper` as an honest server, for comparison with a malicious one: the losses until training diverges."""
+    """Train `upper` as an honest server, to compare with a malicious server: the losses until training diverges."""
     own = [weight for weight in upper.parameters() if weight.requires_grad]
     optimizer = optimizer_of(spec.upper, own) if own else None
     losses: list[float] = []

@@ -51,8 +51,8 @@ class RecordedRound:
 
 
 class Transcript:
-    """Replaces `split_round` and records each round that is `wanted` (by default all); arguments and results are those
-    of `split_round`, bit for bit. With `inputs`, images and lower segments are kept, for attacks by a client.
+    """Replaces `split_round` and records each round that is `wanted` (by default all). It takes and returns the same as
+    `split_round`, bit for bit. With `inputs`, images and lower segments are kept, for attacks by a client.
 
     Source: privkit's own; the recorded messages are those of Gupta and Raskar 2018, Algorithm 1.
     """

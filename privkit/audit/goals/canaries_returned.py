@@ -19,7 +19,7 @@ from privkit.wire.transcript import Transcript
 
 
 def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Send each of K images with its own label or another one (`coins`, bool [K]), and record the returned gradients.
+    """Send each of K images with its own label (`coins` true, bool [K]) or another, and record the returned gradients.
 
     The model is not trained in these rounds, so the result is a lower bound on what a training with as many rounds
     reveals. Raises `NotApplicable` if the run's labels, server or parts do not allow this.
@@ -52,7 +52,7 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
 def _returned(
     context: TrainedContext, labels: Tensor, pair: Tensor, times: int, draws: Generator
 ) -> tuple[list[View], Tensor]:
-    """Send K images `times` times without training, and record the gradients that come back.
+    """Send K images `times` times (in as many passes) without training, and record the gradients that come back.
 
     `pair`, int64 [2, K], holds the two candidates for the used `labels` [K]. Returns the adversary's view of each pass,
     and the gradients, of F numbers, that are expected for either candidate, [times, 2, K, F].

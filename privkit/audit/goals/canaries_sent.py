@@ -150,11 +150,11 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the expected mixture of each of K canaries in each of P passes, with it and without it: [P, K, ...] each.
+    """Compute the expected mixture that contains each of K canaries, and without it, in P passes: [P, K, ...] each.
 
     The other images of a mixture are assumed to be the mean of a canary and its counterpart. `present` and `absent`,
-    [K, ...], are their releases alone. `members`, int64 [P, places in a pass], is the canary at each place, −1 for
-    none.
+    [K, ...], are the releases of each canary and its counterpart alone. `members`, int64 [P, places in a pass], is the
+    canary at each place, −1 for none.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)
@@ -172,7 +172,7 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
 
 
 def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
-    """The number of the released record that contains each of K images, in each of R passes, int64 [R, K]."""
+    """The number of the released record that contains each of K images, in each of R passes over them, int64 [R, K]."""
     passes, seats = members.shape
     at = torch.arange(passes * seats, device=members.device).view(passes, seats) // mixed
     spare = torch.where(members >= 0, members, count)  # empty seats write to a place of their own

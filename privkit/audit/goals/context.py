@@ -145,10 +145,10 @@ class AttackContext:
         return splits.private.y.cpu().bincount(minlength=splits.classes) / len(splits.private)
 
     def lower(self) -> nn.Module | None:
-        """The lower segment that a white-box adversary knows."""
+        """The lower segment that a white-box adversary knows; None if there is none."""
 
     def upper(self) -> nn.Module | None:
-        """The server's segment."""
+        """The server's segment; None if the adversary does not know it."""
 
     def predicts_texts(self) -> bool:
         """Whether clients learn to predict the next token of their texts; always False for a recording."""
@@ -163,16 +163,16 @@ class AttackContext:
         return False
 
     def upper_history(self) -> list[nn.Module] | None:
-        """Copies of the server's segment during its training, the oldest first."""
+        """Copies of the server's segment during its training, the oldest first; None if they are not known."""
 
     def query(self) -> Query | None:
-        """The adversary's access to the defended clients, without a count or limit of queries."""
+        """The adversary's access to the defended clients, without a count or limit of queries; None without access."""
 
     def clients(self) -> TrainingClients | None:
-        """The clients before any training, for an attack that takes over the training."""
+        """The clients before any training, for an attack that takes over the training; None without a training."""
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
-        """A function that applies the clients' defense to smashed data; see `ImageObservation.imitate`."""
+        """A function that applies the clients' defense to smashed data, or None; see `ImageObservation.imitate`."""
 
     def defended(self) -> Defended | None:
         """The clients' defense, for control experiments; None if these have no access to it."""

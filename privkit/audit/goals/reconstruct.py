@@ -130,7 +130,7 @@ def ask(context: AttackContext) -> Row:
 
 
 def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.Scores) -> tuple[Check, ...]:
-    """A finding if random records of the adversary, matched to the truth, are as close to it as the matched guesses."""
+    """A failed check if random records of the adversary, matched to the truth, are as close to it as the guesses."""
     own, first = context.seed_data.own_images, victims.domain.kind.measures[0]
     if own is None or first.name not in matched or first.higher_is_closer is None:
         return ()
@@ -139,7 +139,7 @@ def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.
 
 
 def _by_pattern(context: AttackContext, victims: Batch, guess: Tensor, row: Row) -> tuple[Check, ...]:
-    """A finding if a failed attack's guesses show their images with another contrast or sign, mirrored or moved."""
+    """A failed check if a failed attack's guesses show their images in other contrast or sign, mirrored or moved."""
     own = context.seed_data.own_images
     if own is None or not isinstance(victims.domain, Images) or finished_grade(row) == "record":
         return ()
