@@ -1,1 +1,1 @@
-"""The audit: it plans and runs cells (one defense, one attack and one seed each), and checks the attacks' numbers."""
+"""The audit: it plans and computes cells (one defense, attack and seed each), and checks the attacks' numbers."""

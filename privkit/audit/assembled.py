@@ -1,4 +1,4 @@
-"""Joins model, defense and protocol into untrained clients and a server, and checks that they fit together."""
+"""Builds the untrained clients and server from model, defense and protocol, and checks that these fit together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from privkit.training.u_shape import u_shaped
 def assemble(
     config: AuditConfig, defense: Defense, domain: Domain, classes: int, seed: int
 ) -> tuple[Clients, nn.Module, bool | None]:
-    """The untrained clients and server of one defended model, and whether the order of tokens stays secret."""
+    """Build untrained clients and server, and tell whether tokens hide their positions from it (None if unknown)."""
     protocol = config.protocol.spec
     model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
     if is_own_part(config.model.spec):  # it may build the same modules again, which this cell trains
@@ -73,18 +73,16 @@ def assemble(
 
 @torch.no_grad()
 def _messages(edge: Clients, domain: Domain, clients: int) -> torch.Tensor:
-    """The messages [n, B, ...] that the clients send for the smallest batches of empty records."""
     with seeded(torch.device("cpu"), 0):
         return edge.eval().infer(*empty_round(domain, clients, edge.defense.smallest_batch), Generator())
 
 
 def empty_round(domain: Domain, clients: int, each: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Records of zeros [n, B, ...] and labels 0 [n, B], for n = `clients` with B = `each` records."""
+    """Make records of zeros [n, B, ...] and labels 0, int64 [n, B], for n = `clients` with B = `each` records."""
     return domain.zeros(clients * each).unflatten(0, (clients, each)), torch.zeros(clients, each, dtype=torch.int64)
 
 
 def _check_texts(config: AuditConfig, defense: Defense) -> None:
-    """Refuse defenses that would send texts as labels, send scores of one label, or lose the next tokens."""
     protocol = config.protocol.spec
     if protocol.labels == "sent" and protocol.upper != "own":
         raise UsageError(
@@ -101,7 +99,6 @@ def _check_texts(config: AuditConfig, defense: Defense) -> None:
 
 
 def _check_parts(defense: Defense, parties: int) -> None:
-    """Refuse to split a release into parts that differ from the outputs of the parties in vertical split learning."""
     if len(defense.storages) != parties:
         raise UsageError(
             f"{defense.name} cuts the outputs of {parties} parties into {len(defense.storages)} parts; use "
@@ -116,7 +113,7 @@ def _check_parts(defense: Defense, parties: int) -> None:
 
 @torch.no_grad()
 def _check_fewer_tokens(edge: Clients, upper: nn.Module, domain: Domain, defense: str) -> None:
-    """Refuse a server's segment that cannot work on fewer tokens: it reads all tokens of a record or none."""
+    """Raise `UsageError` if the server's segment fails for the smaller number of tokens that the defense sends."""
     records, labels = empty_round(domain, edge.lowers.copies, max(2, edge.defense.smallest_batch))
     training = edge.training, upper.training
     with seeded(torch.device("cpu"), 0):

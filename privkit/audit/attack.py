@@ -1,4 +1,4 @@
-"""Attack recorded releases without an audit: guesses, control experiments, and scores if the truth is known."""
+"""Attacks recorded releases without an audit: guesses, control experiments, and scores if the truth is known."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ class Attacked:
     """The result of an attack on recorded releases.
 
     Attributes:
-        guess: reconstructed images [N, C, H, W] in [0, 1], one for each of N released records, in the order of the
-            releases.
+        guess: reconstructed images [N, C, H, W] in [0, 1] in the order of the releases: one for each released record,
+            or several if it is a mixture.
         result: the attack's own output, with its training curve and, if a defense shuffles tokens, the order that the
             attack found.
         controls: outcomes of control experiments, in which the attack must succeed on easy data and fail on noise.
-            Empty if the attack makes a constant guess, or without auxiliary images.
-        scores: how close guesses are to the true images, as they are ("unaligned") and after each round's guesses were
-            assigned to its images in the best way ("matched"): alignment -> metric -> value with interval; empty if no
-            truth was given.
-        floors: the same scores for constant guesses, such as the mean image, as a baseline: guess -> alignment ->
-            metric -> value; empty if no truth was given.
+            Empty if switched off, without auxiliary images, or if the attack makes a constant guess.
+        scores: how close the guesses are to the true images: alignment -> metric -> value with interval. "matched"
+            first assigns each round's guesses to its images in the best way, "unaligned" does not. Empty without
+            `truth`.
+        floors: the same scores for constant guesses, such as the mean image: guess -> alignment -> metric -> value.
         truth: the true images [N, C, H, W]; None if they are not known.
     """
 
@@ -56,7 +55,7 @@ class Attacked:
     truth: Tensor | None
 
     def table(self) -> Table:
-        """One line for the attack and one for each constant guess; without numbers if the truth is not known."""
+        """A table of "unaligned" scores, one line for the attack and each constant guess; empty without the truth."""
         lines = {"attack": self.scores, **{floor_title(name): floor for name, floor in self.floors.items()}}
         names = list(self.scores.get("unaligned", {}))
         found = {line: scores["unaligned"] for line, scores in lines.items() if scores}
@@ -65,7 +64,6 @@ class Attacked:
         return Table(headers=headers, rows=rows, floor=tuple(row[0] != "attack" for row in rows))
 
     def _repr_html_(self) -> str:
-        """HTML for a notebook: the numbers, and the first images beside their guesses."""
         first = [images[:_SHOWN].detach().cpu() for images in (self.truth, self.guess) if images is not None]
         shown = [(images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy() for images in first]
         strip = gallery.strip(shown)
@@ -111,6 +109,7 @@ def attack(
     Raises:
         UsageError: if the attack does not exist or reconstructs no images, or if shapes do not fit.
         NotApplicable: if the attack needs an argument that is not given; the message names it.
+        Misbehaved: if the attack returns no valid images.
 
     >>> draws = Generator().manual_seed(0)
     >>> private, own = torch.rand(10, 1, 8, 8, generator=draws), torch.rand(40, 1, 8, 8, generator=draws)

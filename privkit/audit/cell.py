@@ -1,4 +1,4 @@
-"""Runs one cell (one defense, attack and seed): trains, records the messages, computes the certificate, and attacks."""
+"""Computes a cell (one defense, attack and seed): trains, records messages, computes the certificate, and attacks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ from privkit.wire.channel import RecordedRounds, record_rounds
 def run_cell(
     config: AuditConfig, cell: Cell, seed_data: SeedData, folder: RunFolder, progress: Progress, made_of: Ingredients
 ) -> Row:
-    """Compute one cell (defense, attack, seed). An error becomes a result row that names the reason."""
+    """Compute the result row of one cell (defense, attack, seed). An error of the cell alone becomes a row with the
+    reason."""
     folder.begin(cell, made_of)
     splits, device = seed_data.splits, seed_data.auxiliary.x.device
     base = Row(
@@ -151,7 +152,7 @@ def run_cell(
 
 
 def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
-    """The fields of a result row that follow from the plan alone."""
+    """The fields of a result row that are known before its cell (one defense, attack and seed) is computed."""
     return {
         "cell": cell.id,
         "defense": cell.defense.label,
@@ -172,7 +173,7 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
 
 
 def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) -> tuple[str, ...]:
-    """How the model is split and attacked, in phrases such as ("cut after block_1", "one pass")."""
+    """Describe how the model is split and attacked, in phrases such as ("cut after block_1", "one pass")."""
     model, passes = config.model.spec, cell.attack.spec.mounting.passes
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
     block = "" if edge is None else _block(edge, getattr(model, "cuts", ()), cut)
@@ -182,7 +183,6 @@ def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) ->
 
 
 def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
-    """The block that clients run behind the defense, in words; a missing block is reported for shuffles only."""
     if isinstance(edge.block, FirstBlock):
         return f"{cuts[cuts.index(cut) + 1] if cut in cuts else 'its first block'} frozen behind the defense"
     if edge.block is not None:
@@ -191,7 +191,6 @@ def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
 
 
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
-    """The tensors that an attack receives besides records, each with a copy; the keys name them in errors."""
     tensors = {"the release": [view.smashed for view in context.recording.views]}
     if isinstance(context, TrainedContext) and is_own_part(context.attack):
         weights = [*context.model.edge.parameters(), *context.model.upper.parameters()]
@@ -200,7 +199,6 @@ def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
 
 
 def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tuple[Tensor, Tensor]]]) -> None:
-    """Refuse a result if an attack or model changed its input tensors in place: they may be its own ground truth."""
     edited = [name for name, pairs in lent.items() if not all(same(*pair) for pair in pairs)]
     if changed := [*shared.changed(copy), *edited]:
         raise Misbehaved(
@@ -210,7 +208,6 @@ def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tu
 
 
 def _can_read_the_server(context: TrainedContext) -> None:
-    """Refuse an attack that computes with the server's segment if there are several, or if the loss differs."""
     if "upper" not in known_to(context.attack):
         return
     if own_loss(context.model.upper) is not None:
@@ -220,7 +217,7 @@ def _can_read_the_server(context: TrainedContext) -> None:
 
 
 def _trained(start: AttackContext) -> TrainedContext:
-    """Train (or load) the defended model, record its messages, and fill the result row's fields that need no attack."""
+    """Train (or load) the model, record its messages, and fill the row's fields that do not depend on the attack."""
     config, cell, seed_data, folder = start.config, start.cell, start.seed_data, start.folder
     noted = partial(folder.note, cell, start.made_of)
     stages, form = stages_of(cell.defense.spec), tuple(seed_data.auxiliary.x.shape[1:])

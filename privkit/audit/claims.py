@@ -23,11 +23,11 @@ from privkit.shared.limits import Limits
 from privkit.shared.rounding import rounded_down
 
 _EXACT_GAUSSIAN = "exact Gaussian profile"
-"""Beginning of the method of certificates whose ε(δ) belongs to a Gaussian of known μ: the whole curve is claimed."""
+"""Beginning of a certificate's `method` if its ε(δ) is that of a Gaussian with known μ: the whole curve is claimed."""
 
 
 _CURVE_BELOW = 1e3
-"""Claimed ε from which on no curve is tested: no audit could refute it, and numerical composition takes seconds."""
+"""From this claimed ε on, no curve is tested: no audit could refute it, and numerical composition takes seconds."""
 
 
 def audit_one_run(
@@ -41,14 +41,14 @@ def audit_one_run(
     family: Family | None = None,
     independent: bool = False,
 ) -> EmpiricalBound:
-    """A lower bound on ε from an attack's scores of canaries (records inserted at random), compared with a certificate.
+    """Compare a lower bound on ε, from an attack's scores of canaries (records inserted at random), with a certificate.
 
     Args:
-        scores: [K], higher for a canary that was more likely inserted. Ties are broken by canary number.
+        scores: [K], higher for a canary that was more likely inserted. Ties are broken by the canary's number.
         inserted: bool [K], drawn by fair coins. For a replace-one claim, a counterpart takes the place of an omitted
             canary; for add-or-remove-one, its place stays empty.
-        certificate: that of the same run and release; it must protect the unit that a canary is (a record or a client).
-        confidence: in (0, 1); at least 1/2 if `independent`.
+        certificate: the run's claim about this release; it must protect the unit that a canary is (record or client).
+        confidence: the bound's confidence, in (0, 1); at least 1/2 if `independent`.
         guesses: how many canaries with the highest scores are guessed "inserted", and how many with the lowest
             "omitted"; fixed beforehand, and ignored if `independent`. None chooses them from K and the claimed curve;
             without such a curve several numbers are tried, which makes the bound smaller.
@@ -82,7 +82,7 @@ def audit_one_run(
 
 
 def _bounded_below(certificate: Certificate, family: Family) -> bool:
-    """Whether the ε of a trade-off curve in the family is also a lower bound on the ε of a mechanism with this curve.
+    """Whether the ε of a trade-off curve in `family` is also a lower bound on the ε of any mechanism with this curve.
 
     For the Gaussian family, the certificate's ε must equal its lower bound, because μ is computed from this ε.
     """
@@ -99,7 +99,7 @@ def _bound(
     guesses: tuple[int, int] | None,
     family: Family | None,
 ) -> tuple[EmpiricalBound, float]:
-    """The bound for independent or for dependent canaries, and the largest value that it could have taken."""
+    """Compute the bound, and the largest bound that perfect guesses of as many canaries could give."""
     inserted, left_out = values[coins], values[~coins]
     if independent:  # all of them are guessed
         bound = epsilon_independent(inserted, left_out, threshold=0.0, family=family, **given)
@@ -114,7 +114,7 @@ def _bound(
 
 
 def _statement(bound: EmpiricalBound, family: Family | None) -> str:
-    """The outcome in words. A bound below the claimed ε is no evidence for the claim."""
+    """Describe the outcome in a sentence. A bound below the claimed ε is not called evidence for the claim."""
     delta, sure = bound.delta, f"({100 * bound.confidence:g} % confidence, for this row alone)"
     charged = family is not None and not bound.assumed
     shown = f"{'a charge of ' if charged else ''}ε >= {bound.ceiling:.4g}"
@@ -133,7 +133,7 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
 
 
 def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -> Family | None:
-    """The family of trade-off curves that contains the certificate's curve; None if it claims no whole curve."""
+    """The family of trade-off curves that contains the certificate's curve; None if no curve is claimed or testable."""
     if _claims_a_curve(certificate):
         return GAUSSIAN
     testable = _proven(certificate) and certificate.epsilon < _CURVE_BELOW
@@ -143,7 +143,7 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
 
 
 def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
-    """Limits on any attack, from the mechanism's trade-off curve; None if no whole curve is claimed."""
+    """Limits on any attack, from the mechanism's trade-off curve; None without a mechanism or a proven ε < 1000."""
     testable = _proven(certificate) and certificate.epsilon < _CURVE_BELOW
     return region(mechanism).limits() if testable and mechanism is not None else None
 
@@ -153,12 +153,12 @@ def _proven(certificate: Certificate) -> bool:
 
 
 def _claims_a_curve(certificate: Certificate) -> bool:
-    """Whether the whole curve of a Gaussian mechanism is claimed; then ε and δ determine its μ."""
+    """Whether the whole trade-off curve of a Gaussian mechanism is claimed; ε and δ then determine its μ."""
     return _proven(certificate) and certificate.method.startswith(_EXACT_GAUSSIAN)
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """What the adversary knows beyond the claim, in at most one sentence.
+    """Name the adversary's knowledge that the claim does not cover, in at most one sentence.
 
     If the lower segment is trained on raw data, the claim covers only adversaries who see nothing but releases.
     """

@@ -1,4 +1,4 @@
-"""Compares two runs on the same data. Result rows are paired by defense, attack and seed, and records by their ids."""
+"""Compares two runs on the same data: results are paired by defense, attack and seed, attacked records by their ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from privkit.shared.measures import ANSWERS, KINDS, TASK, measure
 if TYPE_CHECKING:
     from privkit.audit.run import AuditRun
 
-_DATA = ("private", "test")  # parts of the data that two runs must share; other auxiliary records are another adversary
+_DATA = ("private", "test")  # data that two runs must share; auxiliary records may differ, as part of the adversary
 _SCALARS = [measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared]
 _SCALARS += ["epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"]
 _SCALARS += ["empirical_epsilon", "bytes_up"]
@@ -131,7 +131,7 @@ _Groups = dict[tuple[str, str], dict[int, Row]]
 
 
 def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:
-    """Pairs of result rows, each {seed: row}, and a phrase for each row without a counterpart."""
+    """Pair the results of two runs, each {seed: result row}; name each defense and attack without a partner."""
     pairs = [(first[key], second[key]) for key in first if key in second]
     left, right = [key for key in first if key not in second], [key for key in second if key not in first]
     # the same attack on another defense, then another attack on the same defense; the undefended model comes last: it
@@ -149,7 +149,7 @@ def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], 
 
 
 def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
-    """The provenance of two result rows. If attacks or defenses differ, only the sources of both rows are kept."""
+    """The provenance of two result rows. If their attacks or defenses differ, only sources of both rows are kept."""
     if (one.defense, one.attack) == (other.defense, other.attack):
         return one.provenance, other.provenance
     mine, its = one.provenance, other.provenance
@@ -162,7 +162,6 @@ def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
 
 
 def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> list[dict[str, Any]]:
-    """The differences between two runs' results `one` and `other` (seed -> row), each as a dict of fields."""
     seeds = tuple(seed for seed in one if seed in other)
     if not seeds:
         return []
@@ -173,7 +172,7 @@ def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> l
 
 
 def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
-    """The differences of the guesses' metrics, record by record, for the metrics that are measures of comparison."""
+    """Compare the metrics of guesses record by record, for attacked records that both runs have."""
     rows, likenesses = [*ours, *theirs], {kind.likeness for kind in KINDS.values()}
     metrics = [
         f"{alignment}_{name}"
@@ -239,16 +238,16 @@ def _as_interval(value: Interval | float) -> Interval:
 
 
 class _Paired(NamedTuple):
-    difference: Interval  # mean of second minus first, with its interval over seeds; of one seed, over records
-    p_value: float  # two-sided, of the hypothesis that differences are symmetric around 0
+    difference: Interval  # mean of second − first, with its interval over seeds or, for one seed, over records
+    p_value: float  # two-sided p-value of the hypothesis that differences are symmetric around 0
     effect: float  # matched-pairs rank-biserial correlation in [-1, 1]
 
 
 def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> _Paired:
-    """Compare two measurements [N] of the same records, one for each seed, by Wilcoxon's signed-rank test.
+    """Compare two measurements of the same records, one [N] for each seed, by Wilcoxon's signed-rank test.
 
-    A record with several seeds (by `ids`; None if all differ) counts once, by its mean change. So the p-value holds for
-    the given trained models; only an interval over seeds shows the variation between trainings.
+    A record that several seeds share (by `ids`; None if all records differ) counts once, by its mean change. So the
+    p-value holds for the given trained models; only an interval over seeds shows the variation between trainings.
 
     Source: Wilcoxon 1945, with zeros as in Pratt 1959; Kerby 2014 (rank-biserial correlation); Student 1908
     (intervals).
@@ -273,8 +272,8 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
     """The difference (second − first) of two measurements with one value per seed and none per record.
 
-    With several seeds, the interval is Student's. With one, it combines both limits as if they were independent, which
-    is too wide if both use the same records (Zou and Donner 2008).
+    With several seeds, the interval is Student's. With one, it combines both intervals as if they were independent,
+    which is too wide if both use the same records (Zou and Donner 2008).
     """
     changes = [0.0 if a.value == b.value else b.value - a.value for a, b in zip(first, second, strict=True)]
     if len(changes) > 1 and all(map(isfinite, changes)):

@@ -1,4 +1,4 @@
-"""Keeps a user's own code from ending an audit's process, and restores shared state after it."""
+"""Prevents a user's own code from ending an audit's process, and restores shared state afterwards."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _ENDS = "which would end the whole audit; let it return instead, or raise an err
 
 
 def is_own_part(spec: object) -> bool:
-    """Whether a part (a model, dataset, defense or attack) runs a user's code from outside privkit."""
+    """Whether a part (a model, dataset, defense, attack or metric) runs a user's code from outside privkit."""
     return hasattr(spec, "imports") or type(spec).__module__.partition(".")[0] != "privkit"
 
 
 def has_own_part(config: AuditConfig, cell: Cell) -> bool:
-    """Whether the data, model, defense, attack or metrics of one cell of an audit run a user's own code."""
+    """Whether a cell (one defense, attack and seed) runs a user's code: recording, model, defense, attack or metric."""
     metrics = config.own_metrics.values()
     specs: list[Any] = [cell.attack.spec, config.model.spec, *stages_of(cell.defense.spec), *metrics]
     return config.recording is not None or any(map(is_own_part, specs))
 
 
 def runs_own_code(config: AuditConfig) -> bool:
-    """Whether the data, the model, a metric or a defense of a run runs a user's own code."""
+    """Whether a run executes a user's own code: its dataset, its model, a metric or a defense."""
     stages = [stage for defense in config.defenses for stage in stages_of(defense.spec)]
     return any(map(is_own_part, (config.dataset.spec, config.model.spec, *stages, *config.own_metrics.values())))
 
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """A context in which a user's code can neither end the process nor disturb its settings (`undisturbed`).
+    """Context manager in which a user's code can neither end the process nor disturb its settings (`undisturbed`).
 
     An attempt to end the process raises `Misbehaved`, unless C code makes it. Threads of the code become daemons.
     """
@@ -66,7 +66,7 @@ def contained() -> Iterator[None]:
 
 @contextmanager
 def unending() -> Iterator[None]:
-    """A block in which `os._exit` raises `Misbehaved` in every thread; child processes may still end themselves."""
+    """Context manager in which `os._exit` raises `Misbehaved` in every thread; child processes may still exit."""
     process, end = os.getpid(), os._exit
 
     def refused(status: int = 0) -> NoReturn:

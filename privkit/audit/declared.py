@@ -1,4 +1,4 @@
-"""Checks of a recording: its data against the declared mechanism, and its release against its lower segment."""
+"""Checks a recording: its data against the declared mechanism, and its release against the recorded lower segment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from privkit.wire.channel import shared_lower
 
 _BUILDER = "privkit.audit.export:clients"
 _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answers"})
-"""Effects that leave visible, up to noise, what was released of an image."""
+"""Effects of a stage after which a replay without noise can be compared with the release."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,13 @@ class Declared:
 
     recording: Recording
     compared: Compared  # result of comparing the declared mechanism with the data
-    distances: Mapping[int, float]  # attacked round -> distance of the release from the lower segment's output
+    distances: Mapping[int, float]  # round -> relative distance of its release from the lower segment's output
     unsent: str  # why a distance is unknown; empty without a lower segment
-    quieter: float | None = None  # result of `Replay.quieter` for the last round; None if not quieter
+    quieter: float | None = None  # the last round's variance / the expected one, if clearly lower (`Replay.quieter`)
 
     @property
     def distance(self) -> float | None:
-        """The distance between the last round's recorded release and its replay; None if unknown."""
+        """The distance of the last round's release from its replay, relative to the release's norm; None if unknown."""
         return self.distances.get(len(self.recording.views) - 1)
 
     @property
@@ -59,14 +59,15 @@ class Declared:
 
     @property
     def _unmixed(self) -> bool:
-        """Whether rows are mixed by hidden weights, and the segment answers without mixing."""
+        """Whether releases are mixed with unrecorded weights, while the recorded lower segment does not mix."""
         described = self.recording.description
         hidden = any(view.mixed > 1 and view.weights is None for view in self.recording.views)
         return hidden and described.lower is not None and not self.own and not described.defense
 
     def doubt(self, passes: int) -> str:
-        """Why the failure of an attack that uses the recorded lower segment, or queries to it, is no evidence: the
-        segment does not reproduce the releases of the last `passes` passes. The text is empty if it does.
+        """Say why the failure of an attack that uses the recorded lower segment, or queries to it, is no evidence: the
+        segment does not reproduce the releases of the last `passes` passes over the records. Empty if it reproduces
+        them.
         """
         if self.quieter is not None:
             return (
@@ -97,7 +98,7 @@ class Declared:
 
 
 def declared_by(recording: Recording) -> Declared:
-    """Compare a recording's declarations with its data, once per run."""
+    """Compare a recording's declarations with its data. The result is kept, so that a run computes it once."""
     key = (str(recording.folder), tuple(sorted(recording.files.items())), recording.trust, len(recording.views))
     if key not in _KEPT:
         with seeded(torch.device("cpu"), 0):  # a builder may draw
@@ -111,7 +112,7 @@ _KEPT: dict[object, Declared] = {}  # results for one recording at most
 
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:
-    """The recorded lower segment with the defense that the recording names, if any."""
+    """Join the recorded lower segment with the defense that the recording names; the segment alone if it names none."""
     described, domain = recording.description, recording.domain
     if not described.defense or isinstance(lower, Clients):
         return lower
@@ -124,16 +125,15 @@ def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, se
 class _Clients:
     """What the audit knows about the clients that made the recorded releases."""
 
-    ask: Ask | None = None  # their output for images before the noise; None if it is unknown
-    why: str = ""  # the reason, if it is unknown
-    plain: bool = True  # whether the noise is added to what is released, and nothing comes behind it
-    weaker: str = ""  # how the mechanism claims more than the recorded defense does; empty if it does not
-    unmoved: str = ""  # that a declared shuffle moved no tokens; empty if it did, or if this is unknown
-    variance: float | None = None  # of the noise that the recorded defense adds; None if only the mechanism says it
+    ask: Ask | None = None  # a function: images -> the clients' output before noise; None if unknown
+    why: str = ""  # why `ask` is unknown
+    plain: bool = True  # whether noise is added directly to the released data, with no later step
+    weaker: str = ""  # how the declared mechanism claims more protection than the defense gives; else empty
+    unmoved: str = ""  # a sentence if a shuffle was declared, but tokens stayed in place; else empty
+    variance: float | None = None  # variance of the recorded defense's noise; None if only the mechanism tells it
 
 
 def _compared(recording: Recording) -> Declared:
-    """Build the lower segment, replay the attacked rounds, and compare the recording with its declarations."""
     known, mechanism = _clients(recording), recording.mechanism
     ask, why, quieter = known.ask, known.why, None
     distances = dict[int, float]()
@@ -176,7 +176,6 @@ def _clients(recording: Recording) -> _Clients:
 
 
 def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
-    """What the audit knows about clients with a defense of privkit, or with a user's own defense in its place."""
     stages = stages_of(edge.defense)
     sites, noisy = sites_of(stages), [stage for stage in stages if "noises" in _effects(stage)]
     behind = [stage for stage in sites.smashed if stage.effects != frozenset({"trains"})]
@@ -197,7 +196,6 @@ def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
 
 
 def _effects(stage: Defense) -> frozenset[str]:
-    """The declared effects of a stage; one unknown effect if it declares none."""
     return frozenset({"unknown"}) if stage.effects is None else frozenset(stage.effects)
 
 
@@ -208,7 +206,7 @@ def _variance(receipt: Receipt) -> float:
 
 
 def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) -> str:
-    """How the declared mechanism claims more than the recorded defense does; empty if it does not, or if unknown."""
+    """How the declared mechanism claims more protection than the recorded defense gives; empty if not, or unknown."""
     real = receipt.mechanism()
     if real is None:
         return ""
@@ -227,11 +225,11 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
 
 
 def _unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
-    """A sentence if a recording declares a shuffle of tokens, and too many tokens stayed in place; else empty.
+    """A sentence if the recording declares a shuffle of tokens, but too many tokens stayed in place; otherwise empty.
 
-    A token is in place if the nearest output of the lower segment for its record is that of its own place. A shuffle
-    leaves one of T tokens in place on average; a Poisson bound refutes a correct recording with probability at most
-    10⁻⁶ (`residual.LEVEL`). If half of the tokens moved, nothing is refuted, since class tokens may stay.
+    A token is in place if the nearest of the lower segment's output tokens for its record has the same position. A
+    shuffle leaves one of T tokens in place on average; a Poisson bound refutes a correct recording with probability at
+    most 10⁻⁶ (`residual.LEVEL`). If half of the tokens moved, nothing is refuted, since class tokens may stay.
     """
     shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
     if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:
@@ -258,7 +256,7 @@ def _unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]
 
 
 def in_place(clean: Tensor, released: Tensor) -> int:
-    """How many of N·T released tokens [N, T, D] are nearest to the clean token [N, T, D] at their own place.
+    """Count the N·T released tokens [N, T, D] whose nearest clean token of the same record has the same position.
 
     >>> tokens = torch.eye(4).repeat(2, 1, 1)
     >>> in_place(tokens, tokens), in_place(tokens, tokens.roll(1, 1))
@@ -269,7 +267,7 @@ def in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """For each record: how many tokens a shuffle leaves in place by design, and at most how many others on average."""
+    """How many of a record's tokens a shuffle leaves in place by design, and at most how many more on average."""
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
     kept = kept_tokens(tokens, shuffle.keep)

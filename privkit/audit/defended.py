@@ -119,7 +119,6 @@ def defended_model(
 
 
 def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
-    """Names of weight files and the networks stored in them, for the last or the best epoch."""
     start = "" if keep == "last" else "best_"
     return {f"{start}client.safetensors": edge, f"{start}upper.safetensors": upper}
 
@@ -127,7 +126,7 @@ def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
 def _of_epochs(
     home: Path, trained: Trained, test: Batch, keep: str, *, batch_size: int, seed: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Measure and store the last epoch and, if known, the best; afterwards the networks hold the epoch in `keep`.
+    """Measure and store the last epoch and, if known, the best; afterwards the networks hold epoch `keep`.
 
     Returns test accuracies with intervals by their names, and the digests of the stored files. If the defense adds
     noise to test images, each accuracy is measured with it and without: "accuracy_last_noisy".
@@ -156,7 +155,6 @@ def _put(trained: Trained, epoch: Epoch) -> None:
 
 
 def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
-    """Remarks on a trained model for its results."""
     servers = edge.protocol.servers
     pooled = [f"the adversary holds what all {servers} servers see"] if servers > 1 else []
     estimated = [stage.remark for stage in upper.modules() if isinstance(stage, Denoiser)]
@@ -174,7 +172,7 @@ def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
 
 
 def _clear(edge: Clients) -> list[str]:
-    """A sentence for the result row if test images skip stages of training, so that accuracy ignores these stages."""
+    """A sentence for the result row if test images skip stages of the defense, which accuracy then ignores."""
     passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
     acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
     told = f"accuracy is measured on test images sent without {' and '.join(acts)}; attacks read releases with it"
@@ -182,7 +180,7 @@ def _clear(edge: Clients) -> list[str]:
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:
-    """Put a finished model's weights into the networks, and check that the record of its training is complete."""
+    """Load a finished model's weights into the networks; `DamagedFile` if they or their record are incomplete."""
     try:
         for name, module in _named(keep, edge, upper).items():
             load_module(home / name, module, finished["files"].get(name))
@@ -204,7 +202,7 @@ def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any],
 def train_again(
     config: AuditConfig, cell: Cell, seed_data: SeedData, play: Callable[..., Round], progress: Progress
 ) -> None:
-    """Train the model of a defense and seed again with the same random numbers; `play` runs and records each round."""
+    """Train the model of a defense and seed again with the same random numbers; `play` computes each round."""
     if (world := joined_processes()[1]) > 1:
         raise NotApplicable(f"it watches rounds, but each of {world} processes sees only its own; run without torchrun")
     edge, upper, _ = untrained(config, cell, seed_data)
@@ -216,7 +214,7 @@ def train_again(
 def another(
     config: AuditConfig, cell: Cell, seed_data: SeedData, private: Batch, shares: ClientPartition, seed: int
 ) -> DefendedModel:
-    """A shadow model: the same architecture and defense, trained on other private images with other random numbers.
+    """Train a shadow model: the same architecture and defense, with other private images and other random numbers.
 
     Weights that are not trained (of a frozen lower segment or block) are public, so the shadow model shares them.
     """
@@ -236,7 +234,7 @@ def another(
 
 
 def untrained(config: AuditConfig, cell: Cell, seed_data: SeedData) -> tuple[Clients, nn.Module, bool | None]:
-    """The untrained clients and server from `assemble`, on the device of the private images."""
+    """Build untrained clients and server on the private images' device; say whether tokens hide their positions."""
     splits = seed_data.splits
     edge, upper, places = assemble(config, cell.defense.spec, splits.domain, splits.classes, cell.seed)
     device = splits.private.x.device

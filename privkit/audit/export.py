@@ -1,4 +1,4 @@
-"""Exports a recording of a trained model from a run folder; auditing the recording gives the numbers of the run."""
+"""Exports a recording of a trained model from a run folder; an audit of the recording gives the numbers of the run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def export(
 ) -> Recording:
     """Make a recording of a finished run: send its attacked images through its model again, and store all data.
 
-    `defense` is written as in the run's table, by default the last one; `seed` is by default the first.
+    By default, `defense` (written as in the run's table) is the last one of the run, and `seed` the first.
     """
     run, folder = root(run), root(folder)
     manifest = read_manifest(run)
@@ -121,7 +121,7 @@ def clients(**given: Any) -> Clients:
 
 
 def server(**given: Any) -> nn.Module:
-    """The server's segment of an exported recording, untrained."""
+    """The untrained server's segment of an exported recording."""
     return _assembled(**given)[1]
 
 
@@ -147,12 +147,12 @@ def _assembled(
 
 
 def _named(model: dict[str, Any]) -> str | dict[str, Any]:
-    """The settings' form of a model: its settings, or the import paths of a user's own pair of segments."""
+    """The model as the settings take it: its options, or the import paths of a user's two segments."""
     return f"{model['lower']}:{model['upper']}" if model["name"] == "imported" else model
 
 
 def _parts(stored: Mapping[str, Any], data_root: Path | None) -> list[AuditConfig]:
-    """One configuration for each protocol of a run, from its manifest; attacks are replaced by one without cost."""
+    """Read one configuration for each protocol of a run from its manifest. A constant guess replaces the attacks."""
     kept = ("dataset", "partition", "delta", "auxiliary", "victims", "training", "parts")
     return [
         resolve(

@@ -1,4 +1,4 @@
-"""Findings about one attack's result: did the attack converge, and does it beat guesses that need no release?"""
+"""Findings about one attack's result: did its training converge, and does it beat guesses that need no release?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STILL = "attack not converged: it is no better than constant guesses, and its l
 
 _BEATEN = {name: floor.beaten for name, floor in FLOORS.items() if floor.beaten}
 _BEATEN[START] = "the attack's own untrained start"
-"""Floor -> what an attack must be better than."""
+"""Name of a guess without the release -> its description, in "better than …"."""
 
 
 def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> Check:
@@ -49,7 +49,9 @@ def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> 
 
 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
-    """Checks that more training would not help the attack. An attack no better than a constant guess fails."""
+    """Check that more training would not help the attack. An attack no better than a constant guess does not pass.
+    `converged` says whether the last doubling of its own training lowered the attack's error by at most 5 % (None if it
+    did not double); `went` has the gains of further doublings."""
     passed, detail = converged, _CONVERGENCE[converged]
     if finished_grade(row) == "nothing":
         learning = went.gains[-1] if went.gains else converged is False
@@ -58,11 +60,8 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
 
 
 def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Check, ...]:
-    """A finding if matched guesses are not significantly closer to the truth than the adversary's matched random
-    records.
-
-    Both are [N], one value for each attacked record, by the first metric of the domain.
-    """
+    """A failed check if matched guesses are not significantly closer to the truth than the adversary's matched random
+    records; otherwise empty. `matched` and `own` are [N], the domain's first metric for each attacked record."""
     gains = (matched - own) * (1 if higher_is_closer else -1)
     if mean_over(gains, higher_is_closer=True, confidence=CLOSER).low > 0:
         return ()
@@ -74,10 +73,11 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
 
 
 def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast or sign") -> tuple[Check, ...]:
-    """A finding if guesses identify more images by correlation than is possible from the images' labels alone.
+    """A failed check if guesses identify more images by correlation than the images' labels alone allow; otherwise
+    empty.
 
     `chances` [N] are the probabilities that each guess identifies its image, `labels` is the number of different labels
-    of the attacked images (0 if unknown: no finding), and `how` says how the guesses show the images.
+    of the attacked images (0 if unknown: no check), and `how` says how the guesses show the images.
     """
     if not labels or share(chances).low <= labels / len(chances):
         return ()
@@ -86,7 +86,7 @@ def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast o
 
 
 def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:
-    """Whether one attack converged, and whether its guesses beat constant guesses and its untrained start.
+    """Check whether one attack converged, and whether its guesses beat constant guesses and its untrained start.
 
     A failed check is a finding, not a fault of the run: this attack recovered nothing, but another may recover more.
     """

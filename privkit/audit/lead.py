@@ -1,4 +1,4 @@
-"""The leader of a run. Only it plans, gives work to workers, and writes their results into the run folder."""
+"""The leader of a run: the only process that plans, gives work to workers, and writes results into the run folder."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from privkit.run.records import TRAINED, holds, parse_row, verdict_of, write_ver
 from privkit.run.sources import as_it_is_now
 from privkit.settings.config import AuditConfig
 
-LIVES = 3  # workers that a cell may lose before it ends as an error
-AHEAD = 1000  # cells that an engine gets at once by default
-_SHOWN = 2  # cells in work that are named at most
-_SHARE = 20  # largest share of the time for writing verdicts
+LIVES = 3  # number of lost workers after which a cell (defense, attack, seed) ends as an error
+AHEAD = 1000  # number of cells that an engine gets at once by default
+_SHOWN = 2  # number of cells in work up to which they are named
+_SHARE = 20  # a verdict is written again only after this many times the seconds of writing the last one
 
 
 class WorkersEnded(Failure):
-    """The workers of a run ended before one of them returned a result; finished results stay."""
+    """Raised if the workers of a run ended before one of them returned a result; finished results stay."""
 
 
 @dataclass(kw_only=True)
@@ -57,7 +57,8 @@ class Leader:
 
     @property
     def planned(self) -> int:
-        """Number of results to compute so far. Controls without a defense count once their attack failed."""
+        """Number of cells (defense, attack, seed) to compute. A cell that attacks the undefended model for comparison
+        counts only once its attack has failed on a defense."""
         cells = self.worker.cells
         waiting = [cell for cell in cells if cell.twin_of and cell.id not in self.rows]
         needed = sum(any(self._failed(one) for one in cell.twin_of if one in self.rows) for cell in waiting)
@@ -91,7 +92,6 @@ class Leader:
         self.judge()
 
     def _start(self) -> None:
-        """Load the finished rows of the folder; results that are errors are computed again."""
         self.rows, mended = self.ledger.finished([cell.id for cell in self.worker.cells])
         for sentence in mended:
             self.worker.progress.note(sentence)
@@ -119,7 +119,7 @@ class Leader:
                 progress.ended(row.status)
 
     def finish(self, cell: Cell, row: Row) -> Row:
-        """Store a finished result row; at intervals, also write the verdict."""
+        """Store a finished result row and return it as stored; at intervals, also write the verdict."""
         if row.status != "error":
             self._check_files(row, self.worker.made_of[cell.id].cell.files)
         self.rows[cell.id] = row = self.ledger.finish(row)
@@ -137,12 +137,12 @@ class Leader:
         self._judged = perf_counter(), perf_counter() - start
 
     def close(self) -> None:
-        """Sort `results.jsonl` by the order of the plan."""
+        """Sort `results.jsonl` by the order of the plan, and write the verdict."""
         self.ledger.arrange(self.ordered)
         self.judge()
 
     def _check_files(self, row: Row, static: Mapping[str, str]) -> None:
-        """Compare the files that a result's code read, except `static` ones, with the files that earlier rows list."""
+        """Raise `RunFolderError` if a file, except `static` ones, has another hash than in earlier rows."""
         read = {name: digest for name, digest in row.provenance.files.items() if name not in static}
         if changed := sorted(name for name, digest in read.items() if self._files.get(name, digest) != digest):
             raise RunFolderError(
@@ -153,7 +153,7 @@ class Leader:
 
 
 class Dispatch:
-    """Computes the cells of a run on the workers of an engine, at most `ahead` at once.
+    """Computes the cells of a run (defense, attack, seed) on the workers of an engine, at most `ahead` at once.
 
     If a worker is lost (its future raises an exception), another worker continues its cell from the saved state. A cell
     that lost `LIVES` workers ends as an error.
@@ -206,7 +206,7 @@ class Dispatch:
                 future.cancel()
 
     def _submitted(self) -> bool:
-        """Submit cells up to the limit; return whether any is in work."""
+        """Submit cells up to the limit; return whether any are being computed."""
         while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
             self._submit(cell)
         return bool(self._futures)
@@ -243,7 +243,7 @@ class Dispatch:
         self._finish(cell, row, f" in {duration(answer.seconds)}")
 
     def _lose(self, cell: Cell, why: str) -> None:
-        """Compute a missing result again, or let it end as an error if workers still return other results."""
+        """Submit a cell again whose worker was lost, or let it end as an error after `LIVES` losses."""
         self._lost[cell.id] += 1
         if self._lost[cell.id] < LIVES:
             self._progress.note(f"{cell.in_words}: lost its worker ({why}); another one goes on with it")
@@ -254,7 +254,7 @@ class Dispatch:
             self._give_up()
 
     def _give_up(self) -> None:
-        """End cells (defense, attack, seed) that lost too many workers as errors."""
+        """End cells that lost too many workers as errors; raises `WorkersEnded` if no worker has returned a result."""
         if self._given_up and not self._heard:
             left, planned, why = self._leader.left, self._leader.planned, self._given_up[-1][1]
             raise WorkersEnded(
@@ -294,8 +294,8 @@ def _refresh(
 ) -> str:
     """Compare the stored provenance (data, code, versions, device) of a run's models and results with the current one.
 
-    If `again`, what changed is moved to RUN/superseded, so that it is computed anew; otherwise a change raises a
-    `RunFolderError`. Returns a sentence on what was moved; empty if nothing changed.
+    If `again`, changed models and results are moved to RUN/superseded and computed anew; otherwise a change raises
+    `RunFolderError`. Returns a sentence about the moved folders; empty if nothing changed.
     """
     begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
     seeds = {cell.seed for cell, _ in begun}
@@ -327,7 +327,7 @@ def _refresh(
 
 
 def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
-    """Folder -> provenance of a cell (defense, attack, seed) and its model, for folders with results."""
+    """Read the provenance of a cell and of its model: folder -> provenance, for folders with results."""
     model, home = folder.model(cell.model_id), folder.cell(cell.id)
     recorded = {model: folder.made_of(model)} if holds(model) else {}
     if cell.id in rows:
@@ -338,7 +338,6 @@ def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path
 
 
 def _flags(there: Provenance | None, here: Provenance) -> list[str]:
-    """Flags that restore the earlier device, threads and processes."""
     machines = ({} if there is None else there.machine), here.machine
     # no flag chooses between two kinds of GPU
     before, now = ({key: value.partition(",")[0] for key, value in machine.items()} for machine in machines)

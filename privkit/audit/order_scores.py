@@ -22,22 +22,22 @@ from privkit.shared.measures import UNIT
 class OrderAccuracy:
     """An accuracy of a guessed order: the share of correctly placed tokens, with its limits."""
 
-    share: Interval  # over images: a solver that finds one piece of an image often finds all of them
-    sound_low: float  # lower limit of the expected accuracy, for any dependence of pieces inside an image or message
-    left_alone: float  # the score of leaving all tokens in place: the floor of an attack
+    share: Interval  # mean and interval over images, since the tokens of one image are often found together
+    sound_low: float  # lower limit of the expected accuracy, for any dependence of tokens inside an image or message
+    left_alone: float  # the accuracy of the guess that leaves all tokens in place
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ArrangementScores:
-    """All accuracies of a guessed order, and the entropy of the order before and after the attack."""
+    """All accuracies of a guessed order, and the order's entropy in bits before and after the attack."""
 
-    direct: OrderAccuracy  # share of pieces in their place
-    neighbor: OrderAccuracy | None  # share of adjacent pairs that are adjacent again; None without a square grid
-    membership: OrderAccuracy  # share of pieces in their image, at any place
-    unit: Literal["image", "message"]  # what is independent: a message if pieces moved between images
+    direct: OrderAccuracy  # accuracy: the share of tokens in their place
+    neighbor: OrderAccuracy | None  # share of neighboring pairs that are neighbors again; None without a square grid
+    membership: OrderAccuracy  # share of tokens in their image, at any place
+    unit: Literal["image", "message"]  # what is independent: messages if tokens moved between images
     units: int
-    tokens: int  # number of pieces in one secret order: T of an image, or B·T of a message whose images were mixed
-    bits_before: float  # mean entropy of uniform orders of these pieces that look different, at most `most_bits`
+    tokens: int  # number of tokens in one secret order: T of an image, or B·T of a message if its images were mixed
+    bits_before: float  # mean entropy of a uniform order, counting equal tokens as one, at most `most_bits`
     # the largest entropy of a secret order with an accuracy of `direct.sound_low`; None if there are so few units that
     # even a perfect attack could not lower it
     bits_left: float | None
@@ -59,6 +59,7 @@ def arrangement_scores(
         guess: the guessed original place of each of T released tokens in N images, int64 [N, T]. Places 0..B·T−1 are
             counted in a message (a batch of B images in one round), and each occurs once in it.
         truth: the true places, int64 [N, T], counted in the same way (from `true_arrangement`).
+        batch: the number B of images in a message.
         kinds: int64 [N, T], equal for equal tokens (`equal_tokens`), which are interchangeable; None if all differ.
         most_bits: an upper bound on the entropy of one secret order before the release, if it is below that of a
             uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
@@ -109,7 +110,7 @@ def arrangement_scores(
 
 
 def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
-    """The mean of log2 of the number of distinguishable orders of `tokens` tokens, over `orders` orders."""
+    """The mean of log2 of the number of distinguishable orders of `tokens` tokens, over `orders` secret orders."""
     if kinds is None:
         return orderings_bits(tokens)
     counts = [row.unique(return_counts=True)[1].tolist() for row in kinds.view(orders, tokens)]
@@ -118,7 +119,7 @@ def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
 
 def true_arrangement(receipt: Receipt) -> Tensor | None:
     """The original place of each of T shuffled tokens in M batches of B images, int64 [M·B, T], counted from 0 in each
-    batch; None if the receipt holds no order.
+    batch; None without an order.
 
     >>> from privkit.defenses.receipts import Permuted
     >>> true_arrangement(Permuted(source=torch.tensor([[[1, 2], [0, 3]], [[6, 7], [5, 4]]]))).tolist()

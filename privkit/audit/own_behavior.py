@@ -22,14 +22,14 @@ from privkit.training.loop import learns
 _ROUNDED = 1e-4
 """Largest relative difference of a release that rounding explains."""
 _LIKE_TWO_DRAWS = 10
-"""Multiple of the distance of two draws, for parts that draw from more than their generator."""
+"""Allowed multiple of the distance between two draws, for parts that do not draw from their generator alone."""
 _HOLDS_OTHERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """torch's modules that compute nothing by themselves."""
 _CURE = "so attacks on what is sent after training say nothing about training; let it do the same in both"
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
-    """Refuse a user's own stage or network that sends different data in training (with gradients, in training mode).
+    """Raise `Misbehaved` if a user's own stage or network sends other data in training than afterwards.
 
     Attacks read data that are sent after training. The test sends the first round of `records` in both ways.
     """
@@ -62,7 +62,7 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
 
 @torch.no_grad()
 def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
-    """Refuse a user's own lower network that sends different data for a record in training mode.
+    """Raise `Misbehaved` if a user's own lower network sends other data for a record in training mode.
 
     torch's own layers, such as dropout, differ on purpose, so they stay in evaluation mode here. Differences from
     random draws or from the other records of a batch (as in a hand-written batch normalization) are allowed.
@@ -88,16 +88,16 @@ def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
 
 
 def _computes(kind: type) -> bool:
-    """Whether a class is one of torch's own layers."""
+    """Whether a class is a layer of torch that computes something, unlike a container such as `Sequential`."""
     return issubclass(kind, nn.Module) and kind.__module__.startswith("torch.") and kind not in _HOLDS_OTHERS
 
 
 @torch.no_grad()
 def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: tuple[int, ...]) -> None:
-    """Refuse a user's own defense stage that adds the same noise in each round, for example from a fixed seed.
+    """Raise `Misbehaved` if a user's own defense stage adds the same noise in each round, e.g. from a fixed seed.
 
     An adversary who has the code, or queries twice, can subtract it; privkit's attacks expect fresh noise. `shape` is
-    that of a record's smashed data, `image` that of an image.
+    the shape of a record's smashed data, `image` the shape of an image.
     """
     for stage in stages:
         if not (is_own(stage) and stage.noise_fields):
@@ -130,7 +130,7 @@ def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor 
 
 
 def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], before: list[Tensor | None]) -> None:
-    """Refuse a user's own stage whose release changed since `made_by` gave `before`, for example by counting calls.
+    """Raise `Misbehaved` if a user's own stage now releases other data than `before` (from `made_by`).
 
     Attacks and measurements use the stage after training, so they would say nothing about the training.
     """

@@ -28,14 +28,14 @@ from privkit.torch_utils.undisturbed import undisturbed
 from privkit.training import train
 from privkit.wire.channel import record_rounds
 
-_LONG = 0.25  # least seconds of a training step whose time is scaled to a larger batch
+_LONG = 0.25  # a training step must take this many seconds before its time is scaled to a larger batch
 _FACTOR = 6
-"""Factor by which a training that is too short to time grows, and a round shrinks if an attack ends no epoch."""
+"""Factor by which a batch grows if a step is too short to time, and shrinks if an attack finishes no epoch."""
 _IDLE = "at least; its first epoch takes longer than an estimate is allowed to"
 
 
 def check_shapes(config: AuditConfig, pools: Pools) -> None:
-    """Try one training step of every defense before the run; raises `UsageError` if one does not fit the model."""
+    """Try one training step of every defense before the run; raises `UsageError` if a defense does not fit."""
     for defense in config.defenses:
         try:
             _fitting(config, defense, pools, torch.device("cpu"))
@@ -49,9 +49,9 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
 def training_step(
     config: AuditConfig, defense: Component, pools: Pools, device: torch.device
 ) -> tuple[Rehearsal, float]:
-    """Measure one training step: the untrained model with the timed batch size, and seconds for a whole batch.
+    """Measure a training step: returns the untrained model at the timed batch size, and seconds for a whole batch.
 
-    The first step shows that shapes fit, and warms up. Later ones use more records until they are long enough to be
+    The first step shows that shapes fit, and warms up. Later steps use more records until they are long enough to be
     timed.
     """
     whole, seconds = config.training.batch_size, 0.0
@@ -67,7 +67,7 @@ def training_step(
 
 
 def seconds_of_training(cell: Rehearsal, steps: int = 1) -> float:
-    """Seconds of a training of at most `ROUNDS` steps, on a copy of the model."""
+    """Measure the seconds of `steps` training steps, at most `ROUNDS` of them, on a copy of the rehearsal's model."""
     edge, upper = deepcopy((cell.model.edge, cell.model.upper))
     records = cell.seed_data.splits.private[: steps * cell.config.protocol.spec.clients * cell.batch_size]
     now = clock(cell.device)
@@ -99,7 +99,7 @@ def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
 
 
 def _fitting(config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Rehearsal:
-    """An untrained model with which one training step succeeds."""
+    """Build an untrained model and try one training step; raises `UsageError` if the defense does not fit."""
     try:
         cell = Rehearsal.of(config, defense, pools, device)
         seconds_of_training(cell)
@@ -124,7 +124,6 @@ def _fitting(config: AuditConfig, defense: Component, pools: Pools, device: torc
 
 @contextmanager
 def _blamed(config: AuditConfig, who: str, domain: Domain) -> Iterator[None]:
-    """Turn an exception of a part into a one-sentence error that names the part."""
     try:
         yield
     except PrivkitError:
@@ -145,8 +144,6 @@ class _Enough(BaseException):
 
 
 class _Watch(NoSession):
-    """A session that records when each epoch ends, and stops the attack after its time limit."""
-
     def __init__(self, limit: float, now: Callable[[], float]) -> None:
         self.limit, self.now, self.start = limit, now, now()
         self.marks: list[tuple[float, int]] = []

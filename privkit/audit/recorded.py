@@ -47,14 +47,11 @@ _DECLARED = "ε holds for the mechanism that the recording declares; privkit did
 
 @dataclass(frozen=True, kw_only=True)
 class _RecordedContext(AttackContext):
-    """The data of one cell (defense, attack, seed) on a recording."""
-
     source: Recording  # the recording
     device: torch.device  # where the attack computes
     declared: Declared  # whether the recording's data agree with its declarations
 
     def refuse(self) -> None:
-        """Raise `NotApplicable` if the attack's goal, the server's loss or the recorded passes rule the attack out."""
         attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
         if self.source.several and "upper" in known_to(attack):
@@ -68,7 +65,7 @@ class _RecordedContext(AttackContext):
             )
 
     def checks(self) -> tuple[Check, ...]:
-        """A check whether the data contradict the declared defense or noise; empty if a mere defense is not refuted."""
+        """Check whether data contradict the declarations; without a mechanism, only report a contradicted defense."""
         compared = self.declared.compared
         if (self.source.mechanism is None or self.source.left_out) and not compared.refuted:
             return ()
@@ -123,7 +120,7 @@ class _RecordedContext(AttackContext):
         return tuple(told)
 
     def lacking(self) -> str:
-        """A phrase that names the data that must be recorded for the attack."""
+        """Name the data that must be recorded for the attack."""
         source, wanted = self.source, known_to(self.attack)
         absent = {
             "lower": {"lower", "query"} & wanted and source.description.lower is None,
@@ -166,7 +163,7 @@ class _RecordedContext(AttackContext):
 
     @cached_property
     def _lower(self) -> nn.Module | None:
-        """The clients' part: `Clients` if the defense is known to privkit, otherwise the user's module."""
+        """The clients' segment: `Clients` if privkit can build the defense, else the user's module; None if missing."""
         if (lower := self.source.lower()) is None:
             return None
         edge = defended(lower, self.source, self.config.protocol.spec, derive(self.cell.seed, "frozen block"))
@@ -182,7 +179,7 @@ class _RecordedContext(AttackContext):
         return None if upper is None else upper.to(self.device)
 
     def query(self) -> Query | None:
-        """The clients' answers; those of a segment without the defense are masked or mixed by recorded weights."""
+        """The clients' answers; without a known defense, weights of a recorded round mask or mix the outputs."""
         lower, views = self._lower, self.source.views
         if lower is None or isinstance(lower, Clients):
             return None if lower is None else black_box_query(lower)
@@ -207,7 +204,8 @@ class _RecordedContext(AttackContext):
 
 
 def recorded_context(start: AttackContext) -> _RecordedContext:
-    """The context of one cell on a recording, with the result's fields that do not depend on the attack's outcome."""
+    """The context of one cell (defense, attack, seed) on a recording; its result row has the fields that do not depend
+    on the attack's outcome."""
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
     device, passes = start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
@@ -233,7 +231,7 @@ def recorded_context(start: AttackContext) -> _RecordedContext:
 
 
 def _accuracy(source: Recording) -> Interval | None:
-    """The measured accuracy with its interval; the number of right labels is recovered from the rounded share."""
+    """The recorded accuracy with its Clopper-Pearson interval, from the rounded share; None if not recorded."""
     share, count = source.description.measured.accuracy, source.description.measured.test_images
     if share is None or count is None:
         return None
@@ -246,7 +244,7 @@ def _accuracy(source: Recording) -> Interval | None:
 def _certificate(
     source: Recording, declared: Declared, mechanism: SplitMechanism | None, delta: float
 ) -> Certificate | None:
-    """The certificate of the recording's declared mechanism, or no claim if the data refute the declaration."""
+    """The declared mechanism's certificate, which claims nothing if the data refute it; None without a mechanism."""
     if source.left_out:
         made = nothing(
             f"this old recording (schema version {source.description.schema_version}) leaves out "
@@ -268,10 +266,10 @@ def _certificate(
 
 @torch.no_grad()
 def sent_like(recorded: View, smashed: Tensor, draws: Generator) -> QueryResult:
-    """The answer to a query: smashed data [N, ...], client after client, released like the rows of a recorded round.
+    """Answer a query: release smashed data [N, ...], client after client, like the data of a recorded round.
 
-    Each message's rows are masked or mixed by public weights of recorded rows of the same message, drawn at random.
-    Without weights, each record has a row of its own.
+    Each message is masked or mixed by the public weights of recorded releases of this message, drawn at random. If no
+    weights were recorded, each record is released alone.
     """
     if recorded.weights is None:
         members = torch.arange(len(smashed), device=smashed.device).unsqueeze(1)
@@ -298,7 +296,6 @@ def sent_like(recorded: View, smashed: Tensor, draws: Generator) -> QueryResult:
 
 
 def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None:
-    """Refuse a lower segment that does not produce the recorded releases."""
     if isinstance(lower, Clients):
         return
     wanted = list(source.views[0].smashed.shape[1:])

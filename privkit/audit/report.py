@@ -1,4 +1,4 @@
-"""What is written of a finished run: its report, its evidence, and its place among the registered results."""
+"""Writes the results of a finished run: its report, its evidence, and its rank among the registered results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_THE_RUN = {
     **{setting.flag: setting.kind is bool for setting in FLAGS if not setting.of_cell},
     **{"--vary": False, "--junit": False, "--annotations": False, "--json": True, "--quiet": True},
 }
-"""Flags of each cell, or on how the whole run is done and shown -> whether the flag has no value."""
+"""Flags that differ between results, or say how the whole run is computed or shown -> whether they have no value."""
 
 
 def build(
@@ -43,8 +43,8 @@ def build(
 ) -> Path:
     """Write a run's report (RUN/report) and verdict (RUN/verdict.json); return the path of the report's page.
 
-    `rows` and `gates` are by default those of `results.jsonl` and of the last command. Without `pictures`, RUN/report
-    shows no private record, but RUN/cells still holds them.
+    `rows` and `gates` (the user's pass/fail conditions) are by default read from `results.jsonl` and the last command.
+    Without `pictures`, RUN/report shows no private record, but RUN/cells still holds them.
     """
     run = root(run)
     manifest, stored = records.finished_rows(run)
@@ -64,7 +64,6 @@ def build(
 def _rendered(
     run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write, with_pictures: bool
 ) -> Path:
-    """Read the stored results and write the report."""
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
@@ -101,13 +100,11 @@ def _pictures(cell: Path, row: Row) -> Pictures | None:
 
 
 def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
-    """Pairs of texts: the first attacked records of a result, if they are no images, and their guesses."""
     arrays = _arrays(cell / records.PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}
     return [(str(truth), str(guess)) for truth, guess in zip(arrays["truth"], arrays["guess"], strict=True)]
 
 
 def _told(cell: Path, row: Row) -> Told | None:
-    """The stored scores of a result in the form of its figure; None if it has none."""
     arrays = _arrays(cell / records.SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})
     if arrays is None:
         return None
@@ -122,14 +119,13 @@ def _told(cell: Path, row: Row) -> Told | None:
 def _arrays(
     path: Path, row: Row, wanted: dict[str, tuple[str, int]], optional: dict[str, tuple[str, int]] | None = None
 ) -> dict[str, Any] | None:
-    """The named arrays of a file that the row lists; None if the row lists no such file."""
     if path.name not in row.files:
         return None
     return read_arrays(path, checked_bytes(path, row.files[path.name]), wanted, optional or {})
 
 
 def cell_command(argv: Sequence[str], row: Row) -> str:
-    """The command line that computes one result alone, with its baseline; empty for a run from Python."""
+    """The command line that computes one result alone, with its undefended baseline; empty for a run from Python."""
     if len(argv) < 2 or argv[1] not in ("audit", "frontier") or Path(argv[0]).name not in ("privkit", "__main__.py"):
         return ""
     kept, words = [], iter(argv[2:])
@@ -174,16 +170,16 @@ def write_evidence(run: Path) -> evidence_schema.Evidence:
 
 
 def entries_of(rows: Sequence[Row]) -> list[Entry]:
-    """The results of a run for each defended setting and adversary, seed by seed."""
+    """Summarize a run's results in the form of the registry: entries for each seed, defended setting and adversary."""
     seeds = dict.fromkeys(row.seed for row in rows)
     each = [[counted(row) for row in rows if row.seed == seed] for seed in seeds]
     return [found for own in each for found in entries(own, threats_of(own))]
 
 
 def placed(run: Path) -> tuple[list[Place], list[str]]:
-    """Rank a run's defenses among privkit's registered results: a rank for each defense setting and adversary; and a
-    sentence for each respect in which this run differs from the registered ones.
-    """
+    """Rank a run's defenses among privkit's registered results: one rank for each defense setting and adversary. The
+    second result has a sentence for each respect in which this run differs from the registered ones. Raises
+    `UsageError` if the run cannot be compared with the registry."""
     _, rows = records.finished_rows(run)
     if any(hold_attacked(row.auxiliary, row.attacked) for row in rows):
         raise UsageError(

@@ -63,7 +63,7 @@ class AuditRun:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One sentence for each failed check and gate."""
+        """One sentence for each failed check and gate (a user's pass/fail condition)."""
         return self.verdict.failures
 
     @property
@@ -86,7 +86,7 @@ class AuditRun:
     def to_pandas(self) -> DataFrame:
         """All numbers as a data frame, with one line for each defense, attack and seed.
 
-        The columns are those of `report/tables/audit.csv`; a number that a result lacks is NaN.
+        It has the columns of `report/tables/audit.csv`; a number that a result lacks is NaN.
 
         Raises:
             UsageError: if pandas is not installed.
@@ -194,7 +194,7 @@ def _led(
     workers: int | None,
     engine: str | None,
 ) -> Iterator[tuple[Leader, int]]:
-    """Open a run: yields its leader and the number of workers, after folder, plan and data are checked."""
+    """Check folder, plan and data, and open the run; yields its leader and the number of workers."""
     use_own_caches()  # before anything that may compile
     keep_freed_memory()
     check_batches(config)
@@ -223,9 +223,9 @@ def _led(
 def shared_out(config: AuditConfig, device: torch.device, workers: int | None, engine: str | None) -> tuple[int, int]:
     """The number of worker processes of a run, and of CPU threads of each.
 
-    If `workers` is None, there are as many processes as results, up to the number of CPUs, since small models gain
-    little from a second thread; but there is one process on a GPU, under torchrun, with an explicit number of threads,
-    or for a user's own code.
+    If `workers` is None, there are as many processes as results, but at most 4 and at most the number of threads. There
+    is one process on a GPU, under torchrun, with an engine, with an explicit number of threads, or for a user's own
+    code.
     """
     threads = config.threads or default_threads()
     if workers is None:
@@ -237,7 +237,7 @@ def shared_out(config: AuditConfig, device: torch.device, workers: int | None, e
 
 
 def check_workers(config: AuditConfig, workers: int) -> None:
-    """Refuse an impossible number of workers."""
+    """Raise `UsageError` if workers cannot compute this run."""
     as_count("workers")(workers)
     if ":" in config.device:
         raise UsageError(f"workers share all GPUs, got --device {config.device}; use --device cuda")
@@ -251,7 +251,7 @@ def default_folder(config: AuditConfig) -> Path:
 
 
 def check_batches(config: AuditConfig) -> None:
-    """Refuse batch sizes at which a defense has no effect, before any work."""
+    """Raise `UsageError` for a batch size at which a defense has no effect."""
     for part in config.parts:
         for defense in part.defenses:
             if part.training.batch_size < defense.spec.smallest_batch:

@@ -1,4 +1,4 @@
-"""Comparison of guesses with the truth: metrics and their intervals."""
+"""Compares guesses with the truth: metrics and their intervals."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from privkit.shared.interval import clopper_pearson
 from privkit.shared.measures import IDENTIFIED, OF_RECORDS, UNBOUNDED, measure
 from privkit.shared.seeds import derive
 
-FEW = 20  # records below which a row says that its intervals may be too narrow
+FEW = 20  # number of attacked records below which a row says that its intervals may be too narrow
 
-CLOSER = 0.99  # confidence of the interval that says whether an attack is closer than a guess
+CLOSER = 0.99  # confidence of the interval that shows whether an attack is closer than a constant guess
 
 _AT_ONCE = 256  # guesses that are compared with all attacked records at once
-_NEAR = 0.01  # share of the mean distance of two attacked images, below which two are nearly equal
+_NEAR = 0.01  # two attacked images are nearly equal below this share of the mean distance of two images
 _ROUNDING = 1e-3  # how far a guess may lie outside its range: twice the rounding of half precision
-_SHRUNK = 32  # number of pixels per side at which images are compared in several places
+_SHRUNK = 32  # larger images are shrunk to this many pixels per side before they are compared in several positions
 _MOVED = 3  # number of pixels by which a guess that shows its image may be moved
 
 Scores = dict[str, Values]
-"""Metric -> one value per image."""
+"""Metric -> one value for each record."""
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
@@ -76,8 +76,8 @@ def scored(
 ) -> dict[str, Scores]:
     """Score N guesses against the N attacked records: alignment -> metric -> one value per record.
 
-    They are scored as they are ("unaligned"), and after the guesses of each round of `batch_size` records were assigned
-    to its records in the best way ("matched"), which undoes a wrong order. A classifier in `perception` needs `labels`.
+    "unaligned" compares them in their order. "matched" first assigns the guesses of each round of `batch_size` records
+    to its records in the best way, which undoes a wrong order. A classifier in `perception` needs `labels`.
     """
     told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
     if domain.name != "images":
@@ -110,9 +110,9 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
 
 
 def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
-    """How close random records of the adversary are to the N attacked ones after matching, [N], by the first metric.
+    """The first metric [N] of random records of the adversary, matched to the N attacked ones.
 
-    By chance, a small record resembles some record of a round, so even unrelated records look like good guesses then.
+    By chance, a small record resembles some record of a round, so even unrelated records then look like good guesses.
     """
     places = np.random.default_rng(derive(seed, "matched own")).integers(0, len(own), len(truth))
     drawn = own[places.tolist()].to(truth.device)
@@ -132,7 +132,7 @@ def unidentified(domain: Domain, truth: Tensor) -> str:
 
 
 def repeated(domain: Domain, truth: Tensor) -> str:
-    """A sentence if some attacked records are equal, or nearly equal (nearer than 1/100 of the mean distance).
+    """A sentence if some attacked records are equal, or (images) nearer than 1/100 of the mean distance; else empty.
 
     No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k.
     """
@@ -154,7 +154,7 @@ def repeated(domain: Domain, truth: Tensor) -> str:
 
 
 def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:
-    """The probability [N] that each guess is closest to its own record among all, by the domain's first measure."""
+    """The probability [N] that each guess is closest to its own record among all (below 1 for ties)."""
     rows = np.arange(len(truth))
     return np.concatenate([found(domain.distances(guess[part], truth), rows[part]) for part in _chunks(len(truth))])
 
@@ -164,7 +164,7 @@ def _chunks(records: int) -> list[slice]:
 
 
 def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
-    """Probability [N] that each of N guesses correlates most with its own image among all images (below 1 for ties).
+    """The probability [N] that each of N guesses correlates most with its own image among all (below 1 for ties).
 
     Unlike a distance, a correlation also recognizes a pale or inverted guess. All guesses are compared with the same
     sign, the sign that identifies more images. `middle` is a public mean image, [C, H, W], which is subtracted first.
@@ -180,7 +180,7 @@ def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
 
 
 def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
-    """Probability [N] that each of N guesses, mirrored, rotated or shifted, correlates most with its own image.
+    """The probability [N] that each of N guesses, mirrored, rotated or shifted, correlates most with its own image.
 
     Each guess is compared with each image in the position in which they are most alike: the symmetries of a square (or
     rectangle) and shifts by at most three pixels, after images of more than 32 pixels per side are shrunk.
@@ -200,7 +200,7 @@ def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
 
 
 def share(chances: Values) -> Metric:
-    """The share of identified records, with its binomial interval, from the probability of each, [N].
+    """The share of identified records with its binomial interval, from the probability [N] that each is identified.
 
     A tie of two records counts 1/2 for each; the interval rounds the sum outwards.
 
@@ -215,7 +215,7 @@ def share(chances: Values) -> Metric:
 def mean_over(
     values: Values, *, higher_is_closer: bool, within: tuple[float, float] = UNBOUNDED, confidence: float = 0.95
 ) -> Metric:
-    """Mean of N ≥ 1 values [N] with its interval (`over_records`), and the value of the closest guess.
+    """The mean of N ≥ 1 values [N] with its interval (`over_records`), and the value of the closest guess.
 
     >>> found = mean_over(np.array([0.5, 0.7]), higher_is_closer=True, within=(0.0, 1.0))
     >>> round(found.low, 2), found.worst
@@ -227,7 +227,7 @@ def mean_over(
 
 
 def few(records: int) -> tuple[str, ...]:
-    """A warning if few records were attacked: intervals cover the mean of skewed values less often than they say."""
+    """A warning if fewer than 20 records were attacked: intervals for skewed values then cover the mean too rarely."""
     told = (
         f"the intervals rest on {records} attacked records: if an attack recovers a few of them far better than the "
         f"others, they contain the mean in fewer than 8 of 10 cases; attack {FEW} or more by --budget …:victims=…"
@@ -236,7 +236,7 @@ def few(records: int) -> tuple[str, ...]:
 
 
 def summarise(scores: Mapping[str, Scores], perception: Perception | None = None) -> dict[str, Metrics]:
-    """Means with intervals for every alignment of guesses and every metric. `perception` is as in `directions`."""
+    """Means with intervals for every alignment of guesses and every metric; `perception` has a user's own metrics."""
     closer = directions(perception)
     return {
         alignment: {
@@ -250,7 +250,7 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """Mean difference by which an attack's `scores` are closer than those of each constant guess, for each metric.
+    """For each constant guess and metric, the mean difference by which an attack's `scores` are closer.
 
     It is positive if the attack is closer. Intervals have 99 % confidence, since a run makes many comparisons: for
     every attack, seed and budget.

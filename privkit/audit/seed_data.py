@@ -1,4 +1,4 @@
-"""The data that all attacks with one seed share: images, their clients, attacked images, and constant guesses."""
+"""The data that all attacks with one seed share: records, their clients, attacked records, and constant guesses."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ class SeedData:
     shares: ClientPartition  # the private records of each client
     victims: Batch  # the attacked records
     auxiliary: Batch  # the adversary's records
-    dropped: int  # auxiliary records left out, because they are private or attacked ones
+    dropped: int  # number of auxiliary records left out because they are private or attacked
     hashes: dict[str, str]  # part -> SHA-256 of its records
-    warnings: tuple[str, ...] = ()  # one sentence each on images that look clipped, and on left-out records
+    warnings: tuple[str, ...] = ()  # sentences for the user, such as on images that look clipped or on left-out records
     labeled: bool = True  # whether the adversary's records have labels; a recording may lack them
-    # what `prepare` adds: scores of the constant guesses, record by record, as `scored` gives them, and their metrics
+    # added by `prepare`: the scores of constant guesses, one for each record (see `scored`), and their means
     guesses: dict[str, dict[str, Scores]] = field(default_factory=dict)
     floors: dict[str, dict[str, Metrics]] = field(default_factory=dict)
-    perception: Perception = field(default_factory=Perception)  # networks and metrics beside pixels
+    perception: Perception = field(default_factory=Perception)  # networks and a user's own metrics that score guesses
     memory: Memory = field(default_factory=Memory)  # what attacks learned from the auxiliary records
 
     @property
     def own_images(self) -> Tensor | None:
-        """The adversary's own images; None if a recording has none."""
+        """The adversary's own records; None if a recording has none."""
         return self.auxiliary.x if len(self.auxiliary) else None
 
     @property
     def own_labels(self) -> Tensor | None:
-        """Labels of the adversary's images; None if there are none, or several for each image."""
+        """Labels of the adversary's records; None if there are none, or several for each record."""
         known = self.labeled and len(self.auxiliary) and not several(self.auxiliary.y)
         return self.auxiliary.y if known else None
 
     def copied(self) -> SeedData:
-        """A copy of the records, for code that may change records in place; the copy's cache for attacks is empty."""
+        """Copy the records, for code that may change records in place; the copy's cache for attacks is empty."""
         shared = {id(self.splits.domain): self.splits.domain}  # frozen, and perhaps with a long vocabulary
         records = {name: getattr(self, name) for name in ("splits", "shares", "victims", "auxiliary")}
         return replace(self, memory=Memory(), **deepcopy(records, shared))
@@ -118,12 +118,11 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedDa
 
 
 def _wished(config: AuditConfig) -> dict[str, int]:
-    """The numbers of records of each part that the budget asks for."""
     return {name: getattr(config.budget, name) for name in ("private", "auxiliary", "test", "validation")}
 
 
 def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> SeedData:
-    """Prepare what all defenses and attacks of one seed share: data, attacked records and baseline guesses."""
+    """Prepare what all defenses and attacks of one seed share: data, attacked records and scored constant guesses."""
     records = read_records(config, seed, device)
     splits, victims = records.splits, records.victims
     batch = config.protocol.spec.active * config.training.batch_size
@@ -152,8 +151,7 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
     """Guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked records.
 
     Without own records, these are only mid-grey images. With `classes`, the class mean follows, which knows each true
-    label: the mean of own records with this label (for tokens and categories the most frequent value), if there are
-    any.
+    label: the mean of the own records with this label (for tokens and categories the most frequent value).
     """
     domain = victims.domain
     if not len(victims):
@@ -188,17 +186,16 @@ def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool
 
 
 def _without(own: Batch, victims: Batch) -> str:
-    """A sentence if some attacked records have a label that none of the adversary's records has."""
     missing = sorted({*victims.y.tolist()} - {*own.y.tolist()})
     labels = ", ".join(map(str, missing))
     return labels and f"no own record has label {labels}: the class mean is there the mean of all own records"
 
 
 def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
-    """Replace the upper limits of the share of identified records, in place, for guesses that do not use the release.
+    """Replace, in place, the interval of the share of identified records for guesses that do not use the release.
 
-    The new limits hold for any such guess: of N records, a constant guess identifies one on average, and a guess for
-    each class identifies one per class, since ties are broken at random.
+    The new upper limit holds for any such guess: of N records, a constant guess identifies one on average, and a guess
+    for each class identifies one per class, since ties are broken at random.
     """
     for name, found in floors.items():
         if (own := found["unaligned"].get(IDENTIFIED.name)) is not None:
@@ -210,7 +207,7 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
 
 
 def _recorded(recording: Recording, device: torch.device) -> SeedData:
-    """The known true images of a recording, and the adversary's own images without them; other parts are empty."""
+    """The true images of a recording, if known, and the adversary's own images without them; other parts are empty."""
     own = without(recording.own, recording.whole.truth)  # a budget attacks the last rounds; the others are private, too
     left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
@@ -241,7 +238,7 @@ def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Ba
 
 
 def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, Pool | None, dict[str, int]]:
-    """The private dataset, another dataset of the adversary's own images (or None), and the size of each part.
+    """Open the private dataset and another dataset of the adversary (or None), and count the records of each part.
 
     Pictures are not decoded yet. With `stand_ins`, random records replace an official dataset if no data root is given.
     """
@@ -273,7 +270,6 @@ def _opened(config: AuditConfig, dataset: Component, stand_ins: bool, wished: in
 def _check_sizes(
     config: AuditConfig, records: str, *, private: int, auxiliary: int, test: int, validation: int | None = None
 ) -> None:
-    """Refuse, before training, a batch size that is larger than a part of the data."""
     source, name = (private, "private") if config.attacked == "private" else (test, "test")
     attacked = f"attacked {records} (the smaller of victims={config.budget.victims} and {source} {name} ones)"
     most = {f"private {records}": private, f"test {records}": test, attacked: min(config.budget.victims, source)}
@@ -299,10 +295,10 @@ def _takes_controls(attack: AnyAttack) -> bool:
 def _auxiliary(
     config: AuditConfig, splits: Splits, victims: Batch, pools: Pools, other: Pool | None, seed: int
 ) -> tuple[Batch, int, str]:
-    """The adversary's own records, how many records were left out of them, and a sentence on this.
+    """The adversary's own records, how many were left out because they are private or attacked, and a sentence about
+    these.
 
-    Records that are private or attacked are left out. If too few are left for the control experiments, other records of
-    the dataset are added.
+    If too few are left for the control experiments, other records of the dataset are added.
     """
     if config.auxiliary == "training":
         return splits.private, 0, ""
@@ -334,6 +330,5 @@ def _auxiliary(
 
 
 def _fitted(batch: Batch, splits: Splits) -> Batch:
-    """Records of another dataset, or another part of this one, converted to the private data's domain."""
     fitted = replace(batch, x=splits.domain.fit(batch.x, batch.domain), domain=splits.domain)
     return fitted.to(splits.private.x.device)

@@ -52,10 +52,11 @@ def held_against_its_releases(
     """Test a certificate by measurements of its defense stages and of the clients' lower segment on `records`.
 
     A claim that relies on a user's own stage is called declared, not proven, because measurements can refute what the
-    stage says but not prove it. So is a claim that relies on a user's own network: noise protects one record only if
-    the segment keeps records separate, and a shuffle hides an order only if tokens do not show their places.
+    stage says but not prove it. A claim that relies on a user's own network is called declared, too: noise protects one
+    record only if the segment keeps records separate, and a shuffle hides an order only if tokens do not show their
+    places.
 
-    Returns the certificate, perhaps called declared; or, if refuted, one without a claim that states the measurement.
+    If a measurement refutes the claim, the returned certificate claims nothing and states the measurement.
     """
     if certificate.kind == "nothing":
         return certificate
@@ -80,8 +81,8 @@ def held_against_its_releases(
 
 def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
     """Whether a claim requires that each record's smashed data depend on this record alone. It does if noise on smashed
-    data protects single records, but not if it is about a client, labels, or noise on the records themselves.
-    """
+    data protects single records, but not if the claim is about a client or about labels, or if the noise is on the
+    records themselves."""
     if (certificate.kind, certificate.unit, certificate.covers) != ("differential_privacy", "record", "release"):
         return False
     behind = [stage for stage in stages_of(defense) if stage.level == "smashed"]
@@ -89,14 +90,14 @@ def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
 
 
 def fewest_orders(receipts: Sequence[Receipt]) -> Receipt:
-    """The receipt of the round whose message has the fewest different orders; the first one without a shuffle."""
+    """The receipt of the round whose message has the fewest different orders; the first receipt without a shuffle."""
     return max(receipts, key=lambda one: one.log10_alike)
 
 
 def certified(
     config: AuditConfig, edge: Clients, seed_data: SeedData, receipt: Receipt, passes: int
 ) -> tuple[ReleaseCount, Certificate]:
-    """Count how often a run released data of one record, and compute its certificate, which the releases may refute.
+    """Count how often a run released data of one record, and compute its certificate, which measurements may refute.
 
     `passes` is how often the attacked records are sent after training, and `receipt` describes one round.
     """
@@ -114,12 +115,11 @@ def certified(
 
 
 def texts_return(config: AuditConfig, edge: Clients) -> bool:
-    """Whether the server received gradients of a loss that predicts the texts themselves."""
+    """Whether the server received gradients of a loss that has the private texts themselves as targets."""
     return edge.predicts == "texts" and edge.protocol.labels == "kept" and config.budget.epochs > 0
 
 
 def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: tuple[int, ...], batch: int) -> str:
-    """A sentence if a measurement refutes a claim or the chain breaks a rule; else empty."""
     try:
         if len(stages) > 1:
             check_chain(stages)
@@ -129,7 +129,7 @@ def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: 
 
 
 def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
-    """A check whether measurements contradict what a user's own stages declare; empty if nothing is declared."""
+    """Check whether measurements contradict what a user's own stages declare; empty if nothing is declared."""
     if certificate is None or certificate.standing == "proven":
         return ()
     refuted = certificate.kind == "nothing"
@@ -192,7 +192,6 @@ def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> l
 
 
 def _made(lower: nn.Module, records: Tensor, seed: int = 0) -> Tensor:
-    """The segment's output, with the same draws for every batch."""
     with seeded(records.device, seed):
         made: Tensor = lower(records)
     return made.double()

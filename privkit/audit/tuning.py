@@ -38,7 +38,8 @@ from privkit.wire.queries import Queries
 
 
 def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
-    """The context with the attack's parameters that work best on the adversary's own records, and a sentence on them.
+    """The context with the attack's parameters that work best on the adversary's own records, and a sentence about
+    them.
 
     The given parameters are tried first, so the chosen ones are never worse on these records.
     """
@@ -89,7 +90,6 @@ def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
 
 
 def _sees_nothing(context: TrainedContext) -> str:
-    """A sentence that says why this adversary cannot see releases of its own records; empty if it can."""
     known = known_to(context.attack)
     if "query" in known and context.config.queries.rounds != 0:
         return ""
@@ -99,7 +99,7 @@ def _sees_nothing(context: TrainedContext) -> str:
 
 
 def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, int]:
-    """A copy of the context in which some of the adversary's records are attacked, and the number of queries for it."""
+    """A copy of the context in which some of the adversary's records are attacked, and the query rounds for it."""
     data, size, attack = context.seed_data, context.round_size, context.attack
     own, seed = data.auxiliary, derive(context.cell.seed, "tune")
     if len(own) < 2 * size:
@@ -120,7 +120,6 @@ def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, i
 
 
 def _left(rules: QueryRules, asked: int) -> QueryRules:
-    """The query rules that remain after `asked` rounds of queries."""
     if not rules.rounds:  # any number, or none from the beginning
         return rules
     if asked >= rules.rounds:
@@ -132,7 +131,6 @@ def _left(rules: QueryRules, asked: int) -> QueryRules:
 
 
 def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRules, metric: str) -> Trial:
-    """One trial of the attack with these values, against some of the adversary's own records."""
     context = replace(rehearsal, config=replace(rehearsal.config, queries=rules))
     queries: Queries | None = None
     reason, objective = "", inf
@@ -170,14 +168,14 @@ _Space = Mapping[str, Range | Choice]
 class Trial:
     """One set of tried parameter values, with its result."""
 
-    values: dict[str, Any]  # field -> value; other fields are as given
-    objective: float  # smaller for a stronger attack; infinite if the trial failed
+    values: dict[str, Any]  # the attack's field -> tried value; other fields keep the user's values
+    objective: float  # the guesses' error, smaller for a stronger attack; infinite if the trial failed
     reason: str = ""  # why the trial failed
     queries: int = 0  # rounds of own records that the trial sent
 
 
 def _read(path: Path, cell: str) -> list[Trial]:
-    """The trials in the file of an interrupted tuning; a damaged line and all lines after it are removed."""
+    """Read the trials of an interrupted tuning; a damaged line and all lines after it are removed from the file."""
     data = read_bytes(path) if path.exists() else b""
     trials, whole = [], b""
     for number, line in enumerate(data.splitlines()):
@@ -195,7 +193,7 @@ def _read(path: Path, cell: str) -> list[Trial]:
 
 
 def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
-    """The attack parameters to try next, after the trials `past`; their values outside `space` are ignored.
+    """The attack parameters to try next, after the trials `past`; past values outside `space` are ignored.
 
     Source: the tree-structured Parzen estimator of Bergstra et al. 2011, by optuna.
     """

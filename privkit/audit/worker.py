@@ -49,7 +49,7 @@ class CellWorker:
     config: AuditConfig  # the run's configuration
     device: torch.device  # where to compute
     threads: int  # number of CPU threads
-    progress: Progress  # shows what happens
+    progress: Progress  # displays the progress
     cells: list[Cell] = field(init=False)  # the plan
     here: Provenance = field(init=False)  # provenance that all numbers of this process share
     parts: dict[str, AuditConfig] = field(init=False, default_factory=dict)  # the run under each cell's protocol
@@ -69,7 +69,7 @@ class CellWorker:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A context in which torch uses the run's number of threads, and a user's code cannot end the process."""
+        """Context manager in which torch uses the run's number of threads, and a user's code cannot end the process."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # on resume, the manifest's number: other numbers round differently
         try:
@@ -79,13 +79,12 @@ class CellWorker:
             torch.set_num_threads(threads)
 
     def run(self, cell: Cell, folder: RunFolder) -> Row:
-        """Compute one cell (defense, attack and seed) on the images of its seed, and leave its files in the folder."""
+        """Compute one cell (defense, attack and seed) on the records of its seed; its files are left in `folder`."""
         part = self.parts[cell.id]
         images = self._seed_data(cell.seed, part)
         return run_cell(part, cell, images, folder, self.progress, self.made_of[cell.id].on(images.hashes))
 
     def _seed_data(self, seed: int, part: AuditConfig) -> SeedData:
-        """The data that all results of one seed and one protocol share; the latest are cached."""
         if self._images is None or self._images[0] != seed or self._images[1] is not part:
             with contained() if runs_own_code(part) else nullcontext():
                 images = prepare(part, seed, self.device, self._perception)
@@ -100,9 +99,9 @@ class Job:
     """The settings and paths that a worker needs to compute results of a run."""
 
     settings: dict[str, Any]  # the run's settings, as they were given
-    trust: tuple[str, ...]  # modules that its recording may build segments from
+    trust: tuple[str, ...]  # modules from which a recording may build its segments
     run: str  # path of the run's folder; a worker may be unable to read it
-    token: str  # token of the leading command
+    token: str  # random text by which workers recognize the run of the leading command
     device: str  # "cpu", "cuda" or "auto"
     threads: int  # number of threads of each worker
     versions: dict[str, str]  # versions that the command uses; a worker must have the same
@@ -122,7 +121,7 @@ class Task:
 class TaskResult:
     """What a worker returns for a task."""
 
-    row: str = ""  # the sealed row; empty without one
+    row: str = ""  # the result row as JSON with a checksum; empty without a result
     files: dict[str, bytes] = field(default_factory=dict)  # path in the run folder -> content, of new files
     gone: tuple[str, ...] = ()  # paths of files that are no longer needed
     notes: tuple[str, ...] = ()  # sentences for the user
@@ -160,7 +159,7 @@ _opened: tuple[str, CellWorker] | None = None
 
 
 def compute(job: Job, task: Task) -> TaskResult:
-    """Compute one task of a run in a folder of its own, and return its result, or the error in it.
+    """Compute one task of a run in a folder of its own; an error is returned in the result, not raised.
 
     A process computes one task at a time, since threads share random generators.
     """
@@ -207,7 +206,7 @@ def _computed(job: Job, task: Task) -> TaskResult:
 
 @contextmanager
 def _folder(wanted: Path | None) -> Iterator[Path]:
-    """A context that yields a folder for one task: `wanted`, or a temporary folder if `wanted` is None or in use.
+    """Context manager that yields a task's folder: `wanted`, or a temporary folder if `wanted` is None or in use.
 
     The folder is removed at the end; but if the task fails in `wanted`, it stays, so that another worker can continue.
     """
@@ -234,7 +233,6 @@ def _folder(wanted: Path | None) -> Iterator[Path]:
 
 
 def _open(job: Job) -> CellWorker:
-    """The `CellWorker` of a run in this process; the latest one is cached."""
     global _opened
     if _opened is None or _opened[0] != job.token:
         use_own_caches()
@@ -268,7 +266,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def check_precision(config: AuditConfig, device: torch.device) -> None:
-    """Refuse bfloat16 on a GPU that would only emulate it."""
+    """Raise `UsageError` if training uses bfloat16 on a GPU that would only emulate it."""
     if any(part.training.precision == "bfloat16" for part in config.parts) and not computes_bfloat16(device):
         raise UsageError(
             f"--training precision=bfloat16, but {torch.cuda.get_device_name()} computes no bfloat16; use "
@@ -277,5 +275,5 @@ def check_precision(config: AuditConfig, device: torch.device) -> None:
 
 
 def devices(kind: str, workers: int) -> Sequence[str]:
-    """Names of the devices of `workers` processes of one kind, "cpu" or "cuda"; several may share a GPU."""
+    """Device names for `workers` processes of one kind, "cpu" or "cuda"; several processes may share a GPU."""
     return ["cpu" if kind == "cpu" else f"cuda:{number % torch.cuda.device_count()}" for number in range(workers)]

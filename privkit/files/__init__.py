@@ -1,1 +1,1 @@
-"""Files and users' modules: limits on reading, atomic writing, checksums, and files that user code reads."""
+"""Files and users' modules: limits on reading, atomic writing, checksums, and a log of files that user code reads."""

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from privkit.errors import DamagedFile
 from privkit.files.storage import write_bytes
 
-_MOST_BYTES = 1 << 30  # size limit of all arrays of a file, unpacked: a thousand times what a run stores
+_MOST_BYTES = 1 << 30  # size limit of all unpacked arrays of a file: a thousand times the size that a run stores
 
 
 def write_arrays(path: Path, **arrays: NDArray[Any]) -> None:
-    """Write an npz file, compressed, without pickles."""
+    """Write arrays to a compressed npz file, without pickles."""
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     write_bytes(path, buffer.getvalue())
@@ -31,8 +31,9 @@ def read_arrays(
     wanted: Mapping[str, tuple[str, int]],
     optional: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> dict[str, NDArray[Any]]:
-    """Read arrays of equal length from an npz file: name -> array. `wanted` maps a name to numpy's kind ("f", "u", "b",
-    "U") and number of dimensions; `optional` arrays may be missing. A `DamagedFile` refuses other data."""
+    """Read arrays of equal length from the bytes of an npz file: name -> array; raises `DamagedFile` for other data.
+    `wanted` maps a name to numpy's kind ("f", "u", "b" or "U") and number of dimensions; `optional` arrays may be
+    missing."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(member.file_size for member in archive.infolist()) > _MOST_BYTES:
@@ -53,7 +54,7 @@ def read_arrays(
 
 def read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     """Read one array of an npz archive. Before memory is allocated, the size in the array's header is compared with the
-    size in the archive; a `ValueError` refuses a larger one, and objects."""
+    size in the archive. Raises `ValueError` for a larger size in the header, and for arrays of Python objects."""
     size = archive.getinfo(name).file_size
     with archive.open(name) as member:
         version = np.lib.format.read_magic(member)

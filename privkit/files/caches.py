@@ -1,7 +1,7 @@
 """Folders for libraries' caches and settings, which always lie in the user's cache folder.
 
-They are never in a run folder or the current one, which may come from somebody else: a compiler's cache holds programs
-and pickles, and a plotting library's settings can name programs to start.
+They are never in a run folder or the current folder, which may come from somebody else: a compiler's cache holds
+programs and pickles, and a plotting library's settings can name programs to start.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def use_own_caches() -> None:
 
 @contextmanager
 def plain_matplotlib() -> Iterator[None]:
-    """A context in which matplotlib uses its default settings. On import, it reads a `matplotlibrc` in the current
-    folder, and fails if that is faulty. So if there is one, privkit's cache folder is the current folder meanwhile.
-    """
+    """Context manager in which matplotlib uses its default settings. On import, matplotlib reads a `matplotlibrc` in
+    the current folder, and fails if it is faulty. So if there is such a file, matplotlib is imported with privkit's
+    cache folder as the current folder."""
     use_own_caches()
     planted = os.path.lexists("matplotlibrc") and "matplotlib" not in sys.modules
     with chdir(cache_folder()) if planted else nullcontext():

@@ -1,4 +1,4 @@
-"""A user's own objects by import path, "module:object", looked up on the Python path and in the current folder."""
+"""Imports a user's own objects by import path, "module:object", from the Python path and the current folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OURS = (
     *("privkit.audit.export:clients", "privkit.audit.export:server"),
     *("privkit.domains.images.own:FromFunction", "privkit.models.imported:FromFunction"),
 )
-"""Objects of privkit that a file may name by import path: all import a user's own parts through `imported`."""
+"""Objects of privkit that a recording may name by import path; all import a user's own parts through `imported`."""
 _TRUSTED: ContextVar[Sequence[str] | None] = ContextVar("trusted modules", default=None)
 """Inside `only`, the modules that may be imported; None for any."""
 _PATH = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*)(?::(.*))?", flags=re.DOTALL)
@@ -33,7 +33,7 @@ class Untrusted(UsageError):
 
 @contextmanager
 def only(trusted: Sequence[str]) -> Iterator[None]:
-    """A context in which only objects of these modules and their submodules can be imported by an import path."""
+    """Context manager in which only objects of these modules and their submodules can be imported by an import path."""
     token = _TRUSTED.set(tuple(trusted))
     try:
         yield
@@ -47,7 +47,7 @@ def is_trusted(module: str, trusted: Sequence[str]) -> bool:
 
 
 def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
-    """Refuse an import path outside the trusted modules, before anything is imported."""
+    """Raise `Untrusted` for an import path outside the trusted modules. `what` names its object in the error."""
     module, _, name = path.replace(":", ".").rpartition(".")
     if f"{module}:{name}" not in _OURS and not is_trusted(module, trusted):
         raise Untrusted(
@@ -63,8 +63,8 @@ def with_options(given: str) -> tuple[str, str] | None:
 
 
 def imported(what: str, path: str) -> Any:
-    """Import what "package.module:object" or "package.module.object" names; `what` is its name in errors, such as "the
-    defense". Inside `only`, a path that is not trusted is refused."""
+    """Import the object at the path "package.module:object" or "package.module.object"; `what` names it in errors, such
+    as "the defense". Raises `UsageError`, or `Untrusted` for a path that is not trusted inside `only`."""
     module, _, name = path.replace(":", ".").rpartition(".")
     if not module:
         raise UsageError(f"{path!r} is not an import path; write {what} as package.module:object")
@@ -95,7 +95,6 @@ def imported(what: str, path: str) -> Any:
 
 
 def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> None:
-    """Refuse an object that a trusted module only imported, such as `load` by "from torch import load"."""
     home = getattr(found, "__module__", None)
     if not isinstance(home, str) or not is_trusted(home, trusted):
         raise Untrusted(
@@ -107,7 +106,7 @@ def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> 
 
 @contextmanager
 def faults_of(what: str, part: object) -> Iterator[None]:
-    """A context that turns an error of a user's own part into one sentence with its line; `what` names the part."""
+    """Context manager that turns an error of a user's own part into one sentence with its line."""
     try:
         yield
     except (MemoryError, PrivkitError):

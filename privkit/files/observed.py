@@ -24,8 +24,8 @@ from privkit.files.caches import cache_folder
 _CALLERS = tuple(
     f"privkit.{room}." for room in ("audit", "cli", "files.import_path", "parts", "recording", "run", "settings")
 )
-"""Rooms and modules that call a part and that no part calls: outside of them, nothing belongs to the part."""
-_DATA = "privkit.audit.seed_data"  # it opens data, whose images are hashed themselves
+"""Packages and modules that call a part and are not called by parts; the search of the call stack ends at them."""
+_DATA = "privkit.audit.seed_data"  # it opens the data, whose records are hashed themselves
 _LIBRARIES = ("accountants", "attacks", "reports")  # in a checkout they lie beside the package
 _SYSTEM = ("/usr", "/proc", "/sys", "/dev", "/etc", "/bin", "/lib", "/lib64")
 _WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -43,13 +43,13 @@ _lock = threading.RLock()
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """The SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def content(path: str) -> str:
-    """SHA-256 of a file's current content; `ABSENT` if it cannot be read."""
+    """The SHA-256 of a file's current content, in hex; `ABSENT` if it cannot be read."""
     try:
         return hash_file(Path(path)) if os.path.isfile(path) else ABSENT
     except OSError:
@@ -67,7 +67,7 @@ def watch(module: str) -> None:
 
 
 def leave_out(folder: Path) -> None:
-    """Ignore files below this folder, which belong to the run."""
+    """Ignore files below this folder, because they belong to the run."""
     _left_out.add(os.path.abspath(folder))
 
 
@@ -79,8 +79,8 @@ def begin() -> None:
 
 
 def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[str, str]:
-    """The files that these source files read, directly or through sources that they called, and those of `or_by_others`
-    that any observed code read: path -> SHA-256. A `UsageError` says if a file was edited after it was read."""
+    """The files that these source files read, directly or through sources that they called: path -> SHA-256. Files in
+    `or_by_others` count if any observed code read them. Raises `UsageError` if a file was edited since."""
     roots, found = {os.path.abspath(source) for source in sources}, dict[str, str]()
     with _lock:
         waiting = [*roots, *(set(or_by_others) & _hashes.keys())]
@@ -102,7 +102,7 @@ def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[st
 
 
 def _hook(event: str, given: tuple[object, ...]) -> None:
-    """Record the opening of a file. An error in this hook does not disturb the opening."""
+    """Note the opening of a file. An error in this hook does not disturb the opening."""
     if event != "open" or getattr(_busy, "on", False):
         return
     _busy.on = True
@@ -117,7 +117,6 @@ def _hook(event: str, given: tuple[object, ...]) -> None:
 
 
 def _note(path: str, flags: int, frame: FrameType | None) -> None:
-    """Record the opening of a file for each source that reads it."""
     readers, called = _readers(frame)
     if not readers:
         return
@@ -142,8 +141,8 @@ def _note(path: str, flags: int, frame: FrameType | None) -> None:
 
 
 def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
-    """The source files outside privkit on the call stack (none if privkit opens the file for itself or for its data),
-    and whether privkit's code called them."""
+    """The source files outside privkit on the call stack, and whether privkit called them. There are none if privkit
+    opens the file for itself or for its data."""
     files: set[str] = set()
     while frame is not None:
         name = str(frame.f_globals.get("__name__"))

@@ -13,20 +13,20 @@ from pathlib import Path
 
 from privkit.errors import RunFolderError
 
-MOST_TEXT = 1 << 30  # bytes of a text file that are read; a run's largest, `results.jsonl`, has some ten thousand a row
+MOST_TEXT = 1 << 30  # size limit of a text file; the largest, `results.jsonl`, has some ten thousand bytes a result
 _LONGEST_NAME = 100
-"""Characters of a part's name inside the name of a file: a cell's has two, and file systems allow 255."""
+"""Limit for a part's name in a file name: the name of a result has two, and file systems allow 255 characters."""
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags under which a link is refused, a pipe without a writer does not block, and a child process inherits nothing."""
 
 
 def root(path: Path | str) -> Path:
-    """A user's path, which may contain ".." and links (such as macOS's /tmp), as an absolute folder without links."""
+    """Resolve a user's path, which may contain ".." and links (such as macOS's /tmp), to an absolute path."""
     return Path(os.path.realpath(path))
 
 
 def inside(root: Path, *names: str) -> Path:
-    """Join `names`, each the name of one folder or file, to a path below `root`; others are refused."""
+    """Join `names`, each the name of one folder or file, to a path below `root`; other names raise `RunFolderError`."""
     for name in names:
         if name in ("", ".", "..") or set(name) & {"/", "\\", "\0"} or Path(name).name != name:
             raise RunFolderError(f"{name!r} is not a name of a file in {root}; that row was not written by privkit")
@@ -34,18 +34,18 @@ def inside(root: Path, *names: str) -> Path:
 
 
 def file_name(name: str) -> str:
-    """The name of a part as a file name: an import path's colon becomes a dot, and long paths are cut."""
+    """The name of a part as a file name: the colons of an import path become dots, and long paths are cut."""
     return name.replace(":", ".")[-_LONGEST_NAME:] if ":" in name else name
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that is reached through a symbolic link, or through "..", with an `OSError` (ELOOP)."""
+    """Raise `OSError` (ELOOP) if a folder's path contains a symbolic link or ".."."""
     if ".." in folder.parts or os.path.realpath(folder) != os.path.abspath(folder):
         raise OSError(errno.ELOOP, "its folder is a symbolic link, which a run folder never holds")
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a plain file and return its descriptor; a link, pipe, device or folder raises an `OSError`."""
+    """Open a plain file and return its descriptor; a link, pipe, device or folder raises `OSError`."""
     check_folder(path.parent)
     try:
         descriptor = os.open(path, flags | _NO_LINK, 0o644)
@@ -63,7 +63,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """Read a plain file of a run folder, of at most `most` bytes; any other file raises an `OSError`."""
+    """Read a plain file of a run folder. Raises `OSError` for other files, and for more than `most` bytes."""
     descriptor = open_file(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as handle:
         if most is not None and os.fstat(descriptor).st_size > most:

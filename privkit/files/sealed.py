@@ -1,7 +1,7 @@
 """Reads and writes records: JSON files with identifying fields and a checksum over all fields.
 
-A record describes a run, a cell, a model, or an attack's control experiments. It is written last and lists the
-checksums of the other files.
+A record describes a run, a cell (one defense, attack and seed), a model, or an attack's control experiments. It is
+written last and lists the checksums of the other files.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ AGAIN = "repeat the run's command to do that part anew"  # advice after a damage
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
-    """The message for a file that could not be read; it does not advise to delete the file, which may be intact. `unit`
-    is the folder of the result or model whose record lists it, if any."""
+    """The message for a file that could not be read. It does not advise to delete the file, which may be intact. `unit`
+    is the folder of the result or model whose record lists the file, if any."""
     return f"cannot read {path} ({error.strerror}); make it readable, or move {unit or 'it'} away and {AGAIN}"
 
 
 class Broken(ValueError):
-    """Bytes that are not the expected record; the message continues "FILE …"."""
+    """Raised for bytes that are not the expected record; the message continues a sentence that begins with the file."""
 
 
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
-    """JSON text of the fields, followed by the SHA-256 of their canonical JSON."""
+    """Return fields as JSON text, followed by the SHA-256 of their canonical JSON."""
     plain = json.loads(json.dumps(fields))  # as a reader will have it: lists for tuples, text for keys
     return json.dumps({**plain, _SEAL: _checksum(plain)}, indent=indent)
 
 
 def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
-    """The fields of a record that `sealed` wrote. `Broken` is raised if the checksum is wrong, or a field of `identity`
-    has another value.
-    """
+    """Read the fields of a record that `sealed` wrote. Raises `Broken` if the checksum is wrong, or if a field of
+    `identity` has another value."""
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
@@ -57,17 +56,17 @@ def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 in hex."""
+    """The SHA-256 of these bytes, in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Name -> SHA-256, for the files that exist."""
+    """The SHA-256 of each file that exists: name -> hex digest."""
     return {name: digest(read_bytes(path)) for name in names if (path := folder / name).exists()}
 
 
 def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The files that differ from a record's list (path below the folder -> SHA-256), each with what differs."""
+    """The files that differ from a record's list (path below the folder -> SHA-256), each with the reason in words."""
     changes = []
     for name, known in files.items():
         try:
@@ -83,7 +82,7 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def checked_bytes(path: Path, known: str | None) -> bytes:
-    """Read a file; raises `DamagedFile` unless its SHA-256 is the one in its record (`known`, None if not listed)."""
+    """Read a file; raises `DamagedFile` unless its SHA-256 is `known`, as in its record (None if not listed)."""
     try:
         data = read_bytes(path)
     except OSError as error:

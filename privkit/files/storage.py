@@ -28,7 +28,7 @@ id."""
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A block that turns errors from a full disk or a write-protected folder into one-sentence errors."""
+    """Context manager for writing `path`: an `OSError`, such as a full disk, becomes a `StorageError` with advice."""
     try:
         yield
     except OSError as error:
@@ -44,9 +44,9 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """Write a file atomically: write a temporary file beside it, flush it to disk, and rename it. Its folder is created
-    if necessary, but no folder above it, so that a removed run folder is not recreated. `flush` is False for a file
-    that is checked on reading and may be lost in a power failure."""
+    """Write a file atomically: write a temporary file beside it, flush it to disk, and rename it. The file's folder is
+    created if necessary, but no folder above it, so that a removed run folder is not recreated. Use `flush=False` for a
+    file that is checked on reading and may be lost in a power failure."""
     with writing(path):
         make_folder(path.parent)
         half = temporary(path)
@@ -84,7 +84,7 @@ def present_bytes(path: Path, most: int | None = None) -> bytes | None:
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
-    """The fields of a record; None without a file; raises `DamagedFile` if it was changed or has another `identity`."""
+    """Read a record's fields; None without a file. `DamagedFile` if it was changed or has another `identity`."""
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else opened(data, **identity)
     except Broken as error:
@@ -139,9 +139,9 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> bytes | None:
-    """The checked content that `save_state` wrote; None if there is no file.
+    """Read the bytes that `save_state` wrote, and check them; None if there is no file.
 
-    It raises `DamagedFile` if the file was damaged since, or was written for another result or model.
+    Raises `DamagedFile` if the file was changed, or was written for another result or model.
     """
     if (data := present_bytes(path)) is None:
         return None
@@ -157,7 +157,8 @@ def read_state(path: Path) -> bytes | None:
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """Read what `save_state` wrote, without unpickling objects; errors are those of `read_state`."""
+    """Read what `save_state` wrote, without unpickling objects; None without a file. Raises `DamagedFile` as
+    `read_state`, and if the content cannot be read or a tensor contains NaN."""
     import torch
 
     payload = read_state(path)
@@ -176,7 +177,6 @@ def load_state(path: Path) -> dict[str, Any] | None:
 
 
 def _holds_nan(state: Any) -> bool:
-    """Whether a tensor in the state contains NaN; such states are not saved."""
     import torch
 
     if isinstance(state, torch.Tensor):
@@ -193,7 +193,7 @@ def save_module(path: Path, module: nn.Module) -> str:
 
 
 def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
-    """Tensors in the safetensors format; tensors that share memory, such as tied weights, are stored twice."""
+    """Convert tensors to the safetensors format; tensors that share memory, such as tied weights, are stored twice."""
     import torch
     from safetensors.torch import save
 
@@ -215,7 +215,7 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Create the folder that a user named, with its parents."""
+    """Create the folder that a user named, with its parents. Raises `RunFolderError` or `StorageError`."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
@@ -228,7 +228,7 @@ def make_root(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create one folder, after a check of its parent."""
+    """Create one folder if it is missing; raises `OSError` if its path contains a symbolic link."""
     check_folder(folder.parent)
     if not folder.is_symlink():
         folder.mkdir(exist_ok=True)

@@ -14,15 +14,15 @@ _WHOLE = 1 << 63  # whole numbers of TOML have 64 bits
 
 
 class TomlError(ValueError):
-    """Text that is not valid TOML, or is too long; the message completes "FILE is not valid TOML: ..."."""
+    """Raised for text that is not valid TOML, or too long; the message completes "FILE is not valid TOML: ..."."""
 
 
 class TooMuch(TomlError):
-    """Text that would take too long to read, whether or not it is TOML."""
+    """Raised for text that would take too long to read, whether or not it is TOML."""
 
 
 def read_text(path: Path) -> str:
-    """Read the text of a file, or of a pipe such as `<(command)`; devices and folders raise an `OSError`."""
+    """Read the text of a file, or of a pipe such as `<(command)`; devices and folders raise `OSError`."""
     with path.open("rb") as handle:
         mode = os.fstat(handle.fileno()).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):

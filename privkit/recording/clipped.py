@@ -1,4 +1,4 @@
-"""Tests whether releases lie in the declared clip set, up to the declared noise."""
+"""Tests whether releases lie in the declared clip set (the range of clipping), up to the declared noise."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
-    """A sentence if releases lie further outside the declared clip set (the range of clipping) than the noise explains;
-    otherwise "". Noise moves a point out of a convex set by at most the noise's length; so a correct recording is
-    refuted with probability at most `LEVEL`."""
+    """A sentence if releases lie further outside the declared clip set than the noise explains; otherwise empty. The
+    clip set is the range of the declared clipping. Noise moves a point out of a convex set by at most the noise's
+    length; so a correct recording is refuted with probability at most `LEVEL`."""
     clip = mechanism.smashed
     if isinstance(clip, Known | Categories):
         return ""
@@ -68,8 +68,8 @@ def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: Spl
 
 
 def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechanism) -> str:
-    """A sentence if releases follow the outputs of the lower segment even outside the clip set; otherwise "". A segment
-    that was recorded without the clipping has outputs outside the set, but correct releases lie inside."""
+    """A sentence if releases follow the outputs of the lower segment even outside the clip set; otherwise empty. A
+    segment that was recorded without the clipping has outputs outside the set, but correct releases lie inside."""
     over = (one.clean - inside).double()
     reach = float(over.square().sum())
     if float(over.abs().max()) <= 1e-4 * float(inside.abs().max()):
@@ -82,7 +82,7 @@ def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMec
 
 
 def clipped_to(clip: ClipSet | Categories, clean: Tensor) -> Tensor | None:
-    """The outputs [N, ...] clipped to the set; None if the set does not bound a single record."""
+    """Clip the outputs [N, ...] to the set; None if the set does not bound a single record."""
     if isinstance(clip, Clamp):
         return clean.clamp(clip.low, clip.high)
     if isinstance(clip, BoxLabels):
@@ -93,7 +93,6 @@ def clipped_to(clip: ClipSet | Categories, clean: Tensor) -> Tensor | None:
 
 
 def _in_ball(clip: Ball | PatchBall, clean: Tensor) -> Tensor:
-    """The nearest points [N, ...] in the ball, or in the ball of each patch."""
     rows = clean.clamp(min=0) if clip.nonnegative else clean
     if isinstance(clip, PatchBall) and clean.ndim == 3 and clean.shape[1] == clip.patches:
         shrunk: Tensor = clip.radius / rows.norm(dim=2, keepdim=True).clamp(min=clip.radius)
@@ -104,12 +103,12 @@ def _in_ball(clip: Ball | PatchBall, clean: Tensor) -> Tensor:
 
 
 def law_of(mechanism: SplitMechanism) -> Law:
-    """The distribution of the noise on single numbers."""
+    """The law of the noise on single numbers: "laplace" or "gaussian"."""
     return "laplace" if mechanism.noise.law == "laplace" else "gaussian"
 
 
 def scale_of(weights: Tensor | None, released: Tensor, mechanism: SplitMechanism) -> Tensor:
-    """The declared noise scale of every number of a release [N, ...], in float64 to hold any positive number."""
+    """The declared noise scale (σ or b) of every number of a release [N, ...], float64 of the same shape."""
     scale = torch.tensor(mechanism.noise.smashed, dtype=torch.float64)
     if mechanism.noise.site == "mixer" or weights is None or weights.shape[1] == 1:
         return scale.expand(released.shape)

@@ -1,4 +1,4 @@
-"""Tests of a recording's declared mechanism against its data: which claims the data refute, and which stay untested."""
+"""Tests a recording's declared mechanism against its data: which claims the data refute, and which stay untested."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from privkit.recording.read import Recording
 
 _NUMBERS, _LONGEST = 2**18, 2**14
-"""Most numbers in all tested rows together, and in a row: of larger releases, a random part is tested."""
+"""Most numbers in all tested records together, and in one record; of larger releases, a random part is tested."""
 _LARGER = 1.5  # multiple of the declared noise from which a difference does not count as noise
 
 
@@ -39,12 +39,12 @@ class Compared:
 
     @property
     def sentence(self) -> str:
-        """A sentence on which claims were checked and which were not."""
+        """A sentence that names the checked and the unchecked claims."""
         told = (("checked", self.checked), ("not checked", self.unchecked))
         return "; ".join(f"{name}: {', '.join(what)}" for name, what in told if what)
 
     def hold(self, what: str, refutation: str) -> None:
-        """Record a test: `refutation` completes "the recording declares …" and is empty if `what` is not refuted."""
+        """Note a test: `refutation` completes "the recording declares …" and is empty if `what` is not refuted."""
         if refutation:
             self.refuted.append(f"the recording declares {refutation}")
         else:
@@ -52,12 +52,13 @@ class Compared:
 
 
 def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool = True) -> Compared:
-    """Which declarations of a recording's mechanism (clipping, noise, …) its tensors refute, which were checked, and
-    which were not, such as those without a trace in the release (a frozen lower model).
+    """Test which declarations of a recording's mechanism (clipping, noise, …) its tensors refute.
 
-    Each group of tests refutes a correct recording at most once in a million (`residual.LEVEL`). `ask` gives the
-    clients' output before the noise, or None for the reason `why`. `plain` is False if a recorded defense adds noise to
-    images, or changes the noisy data; then the noise cannot be tested.
+    The result also lists checked declarations, and unchecked ones, such as those without a trace in the release (a
+    frozen lower model). Each group of tests refutes a correct recording with probability at most 10⁻⁶
+    (`residual.LEVEL`). `ask` maps records to the clients' output before the noise; None if unknown, for the reason
+    `why`. `plain` is False if a recorded defense adds noise to images, or changes the noisy data; then the noise is not
+    tested.
     """
     mechanism, found = recording.mechanism, Compared()
     assert mechanism is not None
@@ -220,7 +221,7 @@ def _noise(
 
 
 def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
-    """A sentence if releases vary less than their declared noise, around the mean of other releases."""
+    """A sentence if releases vary less than their declared noise, around the mean of other releases; else empty."""
     order = torch.randperm(len(released), generator=Generator().manual_seed(0))
     halves = order.chunk(2) if len(order) >= 8 else (order,)
     for number, own in enumerate(halves):
@@ -233,7 +234,7 @@ def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
 def _replayed(
     recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: Compared
 ) -> tuple[str, float, int]:
-    """A sentence if release minus replay (the same records sent again without noise) is not the declared noise,
+    """A sentence if the release minus its replay (the same records sent again without noise) is not the declared noise,
     otherwise ""; and for the last round, the ratio of the difference's size to the noise, and the count of compared
     numbers."""
     clip, law, outside = mechanism.smashed, law_of(mechanism), ""
@@ -312,7 +313,7 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
 
 
 def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Releases and their scales as vectors; very long ones are reduced to random coordinates, equal in all rounds."""
+    """Flatten releases and their scales to vectors; very long ones keep random coordinates, the same in all rounds."""
     flat, scales = rows.flatten(1), scale.flatten(1)
     if flat.shape[1] > _LONGEST:
         places = torch.randperm(flat.shape[1], generator=Generator().manual_seed(1))[:_LONGEST]
@@ -321,7 +322,7 @@ def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _drawn_rows(recording: Recording, mechanism: SplitMechanism) -> tuple[Tensor, Tensor]:
-    """Random releases from all rounds with their noise scales, enough for both halves of a test."""
+    """Draw random releases from all rounds with their noise scales, enough for both halves of a test."""
     views = recording.views
     sizes = [len(view.smashed) for view in views]
     width = min(_LONGEST, views[0].smashed[0].numel())

@@ -1,6 +1,6 @@
 """Files of a recording, which may come from a stranger: only plain files of limited size are read, and no pickles.
 
-A pickle is refused, since loading one can run any code. Sizes are compared with limits before memory is allocated.
+A pickle is refused, since loading it can run any code. Sizes are compared with limits before memory is allocated.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from privkit.files.sealed import digest
 from privkit.recording.schema import plain_bytes
 
 _ENDINGS = (".safetensors", ".npz")
-_MOST_BYTES = 4 << 30  # bytes of a file; a sparse one takes no room on a disk, but all of it in memory
-_MOST_UNPACKED = 1 << 30  # bytes of all members of an archive, unless it is itself as large
-_MOST_MEMBERS = 100_000  # members of an archive: each takes memory before it is read
-_MOST_HEADER = 16 << 20  # bytes of the names and shapes of a safetensors file: some hundred thousand tensors
+_MOST_BYTES = 4 << 30  # size limit of a file; a sparse file takes no space on a disk, but all of it in memory
+_MOST_UNPACKED = 1 << 30  # size limit of all unpacked members of an archive, unless the archive is larger
+_MOST_MEMBERS = 100_000  # largest number of members of an archive: each takes memory before it is read
+_MOST_HEADER = 16 << 20  # size limit of a safetensors header (names and shapes): some hundred thousand tensors
 _TYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -32,14 +32,14 @@ _TYPES = (
 
 
 class Files:
-    """The files of a recording, each compared with its SHA-256 in `listed`; with `every`, others are refused."""
+    """The files of a recording, compared with their SHA-256 in `listed`; with `every`, unlisted files are refused."""
 
     def __init__(self, folder: Path, listed: Mapping[str, str], *, every: bool = True) -> None:
         self.folder, self._listed, self._every = folder, listed, every
         self.read: dict[str, str] = {}  # file -> SHA-256 of what was read
 
     def content(self, name: str, most: int | None = None) -> bytes:
-        """The bytes of one file; raises `DataError` if it lies outside the folder, is too large, or was changed."""
+        """Read one file's bytes; raises `DataError` if it lies outside the folder, is too large, or was changed."""
         data = plain_bytes(self.folder, name, _MOST_BYTES if most is None else most)
         self.read[name] = digest(data)
         if self._every and name not in self._listed:
@@ -52,7 +52,7 @@ class Files:
         return data
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one file; a `DataError` also for pickles, other formats, and excessive unpacked size."""
+        """Read the tensors of one file; `DataError` also for pickles, other formats, and excessive unpacked size."""
         path = self.folder / name
         data = self.content(name)
         if is_pickle(data) or not name.endswith(_ENDINGS):
@@ -75,7 +75,7 @@ class Files:
 
 
 def is_pickle(data: bytes) -> bool:
-    """Whether bytes contain a pickle: directly, as a file of `torch.save`, or as a numpy array of objects."""
+    """Whether bytes contain a pickle: directly, or as a file of `torch.save`."""
     if data[:1] == b"\x80" and data[1:2] <= b"\x05" and data.rstrip().endswith(b"."):
         return True
     try:
@@ -87,9 +87,8 @@ def is_pickle(data: bytes) -> bool:
 
 
 def archived(data: bytes) -> list[str]:
-    """Names of an archive's members, without unpacking; raises `ValueError` for suspicious archives, `BadZipFile` for
-    others.
-    """
+    """Names of a zip archive's members, without unpacking. Raises `ValueError` for a suspicious archive, such as a too
+    large one, and `BadZipFile` for other bytes."""
     if data.count(b"PK\x01\x02") > _MOST_MEMBERS:
         raise ValueError(f"it has more than {_MOST_MEMBERS} members")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -1,4 +1,4 @@
-"""The segments of a recording: built by a user's code with recorded weights, or read from a program."""
+"""Builds the segments of a recording: by a user's code with recorded weights, or from a program."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _built(described: Network, files: Files, domain: Domain) -> nn.Module:
 
 
 class _Program(nn.Module):
-    """Wraps a program in a module without parameters, since exported programs refuse methods such as `train`, which
-    attacks call. The modules inside keep their training or evaluation mode."""
+    """Wraps a program in a module without parameters, since exported programs refuse methods such as `train`. The
+    modules inside keep their training or evaluation mode."""
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _Program(nn.Module):
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """A block that stops code if it registers more modules and weights than a segment should have."""
+    """Context manager that raises `DataError` if code registers more modules and weights than a segment should have."""
     found = {"numbers": 0, "parts": 0}
 
     def count(owner: nn.Module, name: str, value: object) -> None:

@@ -20,7 +20,7 @@ from privkit.files.import_path import Untrusted, is_trusted
 from privkit.recording.files import Files, archived
 
 _EXPORTED = "torch.export"  # the reader of exported programs, which evaluates text of the file as Python
-_OBJECTS = ("custom_obj_", "opaque_obj_")  # how members of an exported program with pickled objects begin
+_OBJECTS = ("custom_obj_", "opaque_obj_")  # beginnings of members that hold pickled objects in an exported program
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _MEMBER = re.compile(
     r"code/[\w/]+\.py(?:\.debug_pkl)?|(?:data|constants|traced_inputs)(?:\.pkl|/\d+)|version|byteorder"
@@ -28,9 +28,9 @@ _MEMBER = re.compile(
 )
 """Members of a TorchScript file in its folder, as `torch.jit.save` writes them."""
 _UNREAD = re.compile(r"\.debug_pkl$|/traced_inputs[./]")
-"""Members that no segment needs to run: places in the source, and the records that it was traced on."""
+"""Members that a segment does not need: places in the source, and the records on which it was traced."""
 _RUNS_WHEN_READ = re.compile(rb"__setstate__|torch\s*[.\n]\s*classes")
-"""What torch would run before its operators can be checked: a method of the program, or an object in C++."""
+"""Code that torch would run before operators can be checked: a method of the program, or a C++ object."""
 _COMPUTES = frozenset({"aten", "prim", "torchvision"})
 """Namespaces of operators that a program may call; none may be registered by another library."""
 _REACHES_OUT = (
@@ -42,8 +42,8 @@ _REACHES_OUT = (
 
 def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     """Load a TorchScript or exported program; neither may contain a pickled object. TorchScript may call only operators
-    that compute on tensors. torch's reader of exported programs evaluates text as code, so the command must trust this
-    reader by name."""
+    that compute on tensors. torch's reader of exported programs evaluates text as code, so `trust` must name this
+    reader ("torch.export"). Raises `DataError` or `Untrusted` otherwise."""
     data, here = files.content(name), files.folder / name
     try:
         members = archived(data)
@@ -89,8 +89,8 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
 
 
 def _strange(held: dict[str, bytes]) -> str:
-    """A phrase that names content which a TorchScript file does not need; "" if there is none. Two names may not differ
-    only in case, which torch ignores."""
+    """A phrase that names content which a TorchScript file does not need; empty if there is none. Two names may not
+    differ only in case, which torch ignores."""
     for member in held:
         folder, _, inside = member.partition("/")
         if not _MEMBER.fullmatch(inside) or folder != next(iter(held)).partition("/")[0]:
@@ -133,7 +133,7 @@ def _called(block: Any) -> Iterator[str]:
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """A block in which `torch.load` refuses pickled objects, which the reader of exported programs would accept."""
+    """Context manager in which `torch.load` refuses pickled objects, also in the reader of exported programs."""
     before = os.environ.get(_FORCE)
     os.environ[_FORCE] = "1"
     try:

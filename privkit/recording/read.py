@@ -29,7 +29,7 @@ from privkit.recording.second_cut import OF_ROUND, second_cut
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
 _ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*_ROUND, *OF_ROUND))})")
-_MOST_SEATS = 1 << 26  # seats of all released rows, as numbers of true records
+_MOST_SEATS = 1 << 26  # largest number of entries of `members`
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,19 +37,19 @@ class Recording:
     """A recording of a training, read and checked."""
 
     description: Description  # the contents of `recording.json`
-    views: tuple[View, ...]  # what crossed the cut, round after round and pass after pass
+    views: tuple[View, ...]  # the data that crossed the cut, round after round and pass after pass
     own: Batch  # the adversary's own records, perhaps none
-    own_labels: bool  # whether these have labels
+    own_labels: bool  # whether the adversary's records have labels
     truth: Batch  # the true records, perhaps none; their labels are 0 if only records are known
     labels: Tensor | None  # true labels of all records, int64 [M], or [M, L] of 0 and 1; None if they are not known
-    # int64 [R·N, k], for all rounds of one pass: the true record on each seat of each released row; −1 if unknown
+    # int64 [R·N, k], for R rounds of one pass: the k true records mixed into each of N releases; −1 if unknown
     members: Tensor
-    mechanism: SplitMechanism | None  # the mechanism for the certificate, with the first pass counted; or None
+    mechanism: SplitMechanism | None  # the declared mechanism of one pass, for the certificate; or None
     files: Mapping[str, str]  # file -> SHA-256 of what was read
     folder: Path  # the recording's folder
     row_bytes: int  # size of a released row in the file, whose numbers `views` hold as float32
     left_out: tuple[str, ...] = ()  # fields that are missing in an old recording's mechanism, so that it proves nothing
-    trust: tuple[str, ...] = ()  # modules that its segments and its defense may be built from, beside privkit
+    trust: tuple[str, ...] = ()  # modules besides privkit from which its segments and its defense may be built
     # the second cut of a U-shape in each of these rounds, with features as `smashed`; or none
     second: tuple[View, ...] = ()
     untrimmed: Recording | None = None  # the recording before it was cut to a budget; None if it was not cut
@@ -81,21 +81,20 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels, ≥ 2: as declared, else that of labels per record, else the largest label plus one."""
+        """The number of labels, ≥ 2: as declared, else the labels per record, else the largest label plus one."""
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
         return self.description.classes or max([2, *counts])
 
     @property
     def round_rows(self) -> int:
-        """Number of images in one round, over all clients."""
+        """Number of records in one round, over all clients."""
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """A smaller recording: the first `own` of the adversary's records, and in each pass the last rounds with at
-        most `victims` attacked records, but at least one round, since the recorded segments have the weights of the end
-        of training.
-        """
+        """A smaller recording: the first `own` of the adversary's records, and the last rounds of each pass. These
+        rounds have at most `victims` attacked records, but there is at least one round. The last rounds are taken,
+        since the recorded segments have the weights of the end of training."""
         each = self.pass_rounds
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):
@@ -120,7 +119,8 @@ class Recording:
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of the last passes, the last pass first, since the recorded segments have its weights."""
+        """The rounds of the last passes over the records, the last pass first, since the recorded segments have its
+        weights."""
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))
@@ -155,26 +155,26 @@ class Recording:
 
     @property
     def rounds_of_one(self) -> int | None:
-        """The largest number of rounds of a pass that one record in ten takes part in; None if no record is known."""
+        """The most rounds of a pass that at least one record in ten is part of; None if no record is known."""
         parts = [self.members_of(number) for number in range(self.pass_rounds)]
         seen = [self._alike[part[part >= 0]].unique() for part in parts]
         return _of_one_in_ten(torch.cat(seen).bincount()) if any(map(len, seen)) else None
 
     @cached_property
     def _alike(self) -> Tensor:
-        """For every true record, the number of the first record that equals it, int64 [M]."""
+        """For each of M true records, the number of the first record that equals it, int64 [M]."""
         if not len(self.truth):
             return torch.arange(0 if self.labels is None else len(self.labels))
         first: dict[bytes, int] = {}
         return torch.tensor([first.setdefault(one.numpy().tobytes(), at) for at, one in enumerate(self.truth.x)])
 
     def lower(self) -> nn.Module | None:
-        """The clients' part, rebuilt in the mode (training or evaluation) of its release; None if not recorded."""
+        """Rebuild the clients' segment in the mode (training or evaluation) of its release; None if not recorded."""
         sent = self.description.replay
         return self._network(self.description.lower, training=sent is not None and sent.mode == "train")
 
     def upper(self) -> nn.Module | None:
-        """The server's segment, rebuilt; None if it was not recorded."""
+        """Rebuild the server's segment; None if it was not recorded."""
         return self._network(self.description.upper)
 
     def _network(self, described: Network | None, *, training: bool = False) -> nn.Module | None:
@@ -192,8 +192,8 @@ def _of_one_in_ten(counts: Tensor) -> int:
 
 
 def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
-    """Read and check a recording. Its segments are built later, but their files are checked here, and builders outside
-    privkit and the modules `trust` are refused, before anything is imported."""
+    """Read and check a recording; raises `DataError` if it is invalid. Its segments are built later, but their files
+    are checked here. A builder outside privkit and `trust` raises `Untrusted` before anything is imported."""
     data = description_file(folder)
     described = description(data, folder / FILE)
     for segment in filter(None, [described.lower, described.upper]):
@@ -244,7 +244,6 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
 
 
 def _of_round(name: str, rounds: int) -> bool:
-    """Whether a name is the name of a round's tensor, in a recording of `rounds` rounds."""
     found = _ROUND_NAME.fullmatch(name)
     return found is not None and int(found[1]) < rounds
 
@@ -297,12 +296,11 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
 
 
 def _single(value: Tensor | None) -> Tensor | None:
-    """The tensor, with floats as float32 and whole numbers as int64."""
     return None if value is None else value.float() if value.is_floating_point() else value.long()
 
 
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
-    """The true records that each release of one pass is mixed of; without `truth.members`, release n holds record n."""
+    """The true records mixed into each release of one pass; without `truth.members`, release n holds record n."""
     described, given, nouns = recording.description, tensors.get("truth.members"), recording.domain.records
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
     if seats[0] * seats[1] > _MOST_SEATS:
@@ -335,7 +333,7 @@ def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, he
 
 
 def _mechanism(described: Description, folder: Path) -> tuple[SplitMechanism | None, tuple[str, ...]]:
-    """The declared mechanism or None, and the fields that a recording of an older version lacks."""
+    """The declared mechanism or None, and the names of fields that a recording of an older version lacks."""
     if described.mechanism is None:
         return None, ()
     try:

@@ -40,7 +40,7 @@ class _Round:
         self.y = None if y is None else _kept(y)
 
     def crossing(self, value: Tensor | Array, name: str) -> Tensor:
-        """Copy a tensor that crosses a cut, and store its returned gradient under this name."""
+        """Copy a tensor that crosses a cut, and later its gradient, which is stored under `name`."""
         if isinstance(value, Tensor) and value.requires_grad:
             value.register_hook(lambda gradient: setattr(self, name, _kept(gradient)))
         return _kept(value)
@@ -95,8 +95,8 @@ class Recorder:
             y: labels of the records, used for scoring: int64 [N], or 0 and 1 in [N, L].
 
         Raises:
-            UsageError: if images are normalized.
-            DataError: if `x` has the shape of images but holds none.
+            UsageError: if images are not floats in [0, 1], for example because they are normalized.
+            DataError: if images are not [N, C, H, W], or if records hold NaN or infinity.
         """
         self.watched += 1
         made = self._last = _Round(smashed, x, y)
@@ -107,8 +107,7 @@ class Recorder:
         return smashed
 
     def features(self, features: Sent) -> Sent:
-        """Record the features that a U-shape's server sends to the clients' last layers in this round; return them
-        unchanged.
+        """Record the features that a U-shape's server sends to the clients' last layers; return them unchanged.
 
         The gradient that the client sends back is recorded, too. To let the audit score attacks on labels, pass the
         true labels as `y` when you call the recorder.
@@ -177,7 +176,7 @@ class Recorder:
         Raises:
             UsageError: if nothing was recorded, if fields or passes do not fit the recorded rounds, or if the folder is
                 not empty.
-            DataError: if the recorded tensors do not fit together. The folder is then removed.
+            DataError: if the recorded tensors do not fit together. The folder is then left as it was.
         """
         if not self._rounds:
             raise UsageError(
@@ -236,7 +235,6 @@ class Recorder:
 
 
 def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
-    """The domain of images of this shape; if `shape` is None, the shape of the first given images is used."""
     shape = next((one.shape[1:] for one in known if one is not None), None) if shape is None else shape
     if shape is None:
         raise UsageError(
@@ -253,7 +251,7 @@ def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
 def _fields(
     described: Mapping[str, Any], rows: int, clients: int, accuracy: tuple[float, int] | None
 ) -> dict[str, Any]:
-    """Further fields of `recording.json`: the batch size, computed from a release's size, and measurements."""
+    """Check the given fields of `recording.json`, and compute the batch size and the measurements."""
     for name in described:
         if name in _FILLED_IN:
             raise UsageError(f"save fills in {name} by what was recorded; leave it out")
@@ -306,7 +304,6 @@ def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor
 
 
 def _together(name: str, parts: list[Tensor | None], notes: list[str]) -> Tensor | None:
-    """The records or labels of all rounds; None, with a note, if only some rounds have them."""
     known = [part for part in parts if part is not None]
     shapes = {str(list(part.shape[1:])) for part in known}
     if len(shapes) > 1:
@@ -317,7 +314,7 @@ def _together(name: str, parts: list[Tensor | None], notes: list[str]) -> Tensor
 
 
 def _records(value: Tensor | Array, name: str) -> Tensor:
-    """A copy of records, in float32 if they are not whole numbers. Records with the shape of images must be images."""
+    """Copy records, as float32 unless they are whole numbers; records of the shape of images must be images."""
     kept = _kept(value)
     kept = kept.float() if kept.is_floating_point() else kept
     if kept.ndim != 4 or not len(kept):

@@ -21,9 +21,9 @@ from privkit.recording.files import Files
 from privkit.recording.schema import MOST_CLASSES, Description, parsed
 
 _FILE = "records.json"
-_MOST_BYTES = 16 << 20  # bytes of the file: a vocabulary of a million words
-_MOST_NUMBERS = 1 << 30  # in all records of a round: a hundred clients with fifty ImageNet images have 750 million
-_MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word at each place
+_MOST_BYTES = 16 << 20  # size limit of the file: a vocabulary of a million words
+_MOST_NUMBERS = 1 << 30  # limit for the records of a round: 100 clients with 50 ImageNet images have 750 million
+_MOST_COUNTS = 1 << 27  # limit for text length times vocabulary: constant guesses count each word at each place
 
 
 def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -34,7 +34,7 @@ def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def recorded_domain(described: Description, files: Files) -> Domain:
-    """The domain of the records; raises `DataError` if its file is invalid, or a round would be too large."""
+    """Read the domain of the records; raises `DataError` if its file is invalid, or a round would be too large."""
     if described.image_shape is not None:
         domain: Domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
     else:
@@ -60,8 +60,8 @@ def recorded_domain(described: Description, files: Files) -> Domain:
 def records(
     described: Description, domain: Domain, tensors: Mapping[str, Tensor], kind: str, here: Path
 ) -> tuple[Batch, Tensor | None]:
-    """Read the adversary's ("own") or the private records ("truth") of a recording, as a batch with labels (0 if
-    unknown); and the labels, or None."""
+    """Read the adversary's ("own") or the private records ("truth") of a recording, as a batch in which unknown labels
+    are 0; and the labels, or None."""
     name = f"{kind}.{domain.name}"
     x, labels = tensors.get(name), tensors.get(f"{kind}.labels")
     if labels is not None:
@@ -109,8 +109,8 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
 
 
 def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
-    """Raise `DataError` if the labels in a recording's file are of several kinds: class numbers, or L labels per
-    record. Labels of rounds may be float [N, L] beside classes [N], since defenses mix labels or add noise to them."""
+    """Raise `DataError` if a recording has labels of several kinds: class numbers [N], and L labels per record [N, L].
+    Labels of rounds may be float [N, L] beside classes [N], since defenses mix labels or add noise to them."""
     labels = {name: value for name, value in sorted(tensors.items()) if name.endswith(".labels")}
     wide = next((name for name, value in labels.items() if several(value) and not value.is_floating_point()), None)
     for name, value in labels.items():

@@ -19,16 +19,16 @@ from privkit.torch_utils.seeded import seeded
 if TYPE_CHECKING:
     from privkit.recording.read import Recording
 
-FAR = 0.05  # relative distance from which a lower segment counts as not the one that made the release
+FAR = 0.05  # from this relative distance on, a lower segment does not reproduce the release
 Ask = Callable[[Tensor], Tensor]
-"""(records of a round [N, ...]) -> each one's release before noise, [N, ...]; it may draw."""
+"""A function, perhaps random: records of a round [N, ...] -> the release of each record before noise, [N, ...]."""
 
-_DRAWS = 8  # answers over which a segment that draws is averaged
+_DRAWS = 8  # number of outputs over which a random segment is averaged
 _QUIET, _RANGES = 0.9, 2.0
 """A release is quieter if its variance is below this share of the answers' variance, and this many ranges below their
 least."""
 _CHANCE = 4.0  # standard errors that are attributed to chance
-_FLOAT = 1e-5  # share of a number's median over the batch that another order of the same sums may change
+_FLOAT = 1e-5  # share of an output's median over the batch that rounding in another order may change
 _NUMBERS = 2**21
 """Most numbers in the records that a quick check sends again, and in their releases; one round is always sent."""
 
@@ -37,7 +37,7 @@ _NUMBERS = 2**21
 class Replay:
     """One replayed round: the recorded release, the mean of the replayed outputs, and their spread."""
 
-    released: Tensor  # float [N, ...], as it was recorded
+    released: Tensor  # float [N, ...], the recorded release
     clean: Tensor  # float [N, ...], the mean of the segment's outputs
     spread: float = 0.0  # standard deviation of one output; 0 for a segment without randomness
     draws: int = 1  # number of outputs
@@ -50,8 +50,8 @@ class Replay:
         return self.spread / sqrt(self.draws)
 
     def distance(self, variance: float) -> float:
-        """‖release − replay‖ / ‖release‖ in [0, 1], without the part that noise explains: the segment's own draws or,
-        if it draws nothing, noise of this mean `variance`.
+        """‖release − replay‖ / ‖release‖, at least 0, without the part that noise explains: the segment's own
+        randomness or, if it has none, noise of this mean `variance`.
 
         The noise's expected share is subtracted from the squared distance and from the squared norm. From the squared
         distance, a margin is also subtracted, which Gaussian noise exceeds in one of 30,000 rounds. The result is 0 if
@@ -85,7 +85,7 @@ class Replay:
 
 @lru_cache(maxsize=4096)
 def _most(numbers: int, drawn: int) -> float:
-    """The upper limit for the ratio of two mean squares of equal Gaussian noise, of `numbers` and of `drawn` numbers (0
+    """An upper limit for the ratio of two mean squares of equal Gaussian noise, of `numbers` and of `drawn` numbers (0
     for a known variance); chance exceeds it as rarely as a normal variable exceeds four standard deviations."""
     from scipy.stats import chi2, f, norm
 
@@ -109,7 +109,7 @@ def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
     """Send the records of round `number` again, and compare the result with the recorded release. Mixed records are
-    sent separately and mixed by their recorded weights. A `ValueError` says if records or weights are missing."""
+    sent separately and mixed by their recorded weights. Raises `ValueError` if records or weights are missing."""
     view, members = recording.views[number], recording.members_of(number)
     if not len(recording.truth):
         raise ValueError(f"no true {recording.record} was recorded")
@@ -162,12 +162,12 @@ def rounds_to_replay(recording: Recording) -> Sequence[int]:
 
 @torch.no_grad()
 def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
-    """Test whether a record affects the outputs of other records in its batch `x` [N, ...]: the numbers of replaced
-    records and of changed outputs if more outputs changed than records were replaced; otherwise (0, 0).
+    """Test whether a record affects the outputs of other records in its batch `x` [N, ...]. Returns the numbers of
+    replaced records and of changed outputs if more outputs changed than records were replaced; otherwise (0, 0).
 
     Half of the batch is replaced by neighboring records at a time: the records whose number has a 1 (or a 0) in one
     binary digit. For any two of N records, one of these 2·⌈log₂ N⌉ halves contains exactly one of the two. A
-    permutation of the outputs is no effect. A `ValueError` says that equal batches give different outputs.
+    permutation of the outputs is no effect. Raises `ValueError` if equal batches give different outputs.
     """
 
     def answer(records: Tensor) -> Tensor:

@@ -13,12 +13,12 @@ from privkit.files.paths import read_bytes
 from privkit.files.sealed import Broken, opened
 
 SCHEMA_VERSION = 2
-"""Raised when earlier readers would misread the folder: 2 is sealed, and its mechanism leaves nothing out."""
+"""Increased when earlier readers would misread the folder; version 2 has a checksum and a complete mechanism."""
 FILE = "recording.json"
 
 _MOST_BYTES = 4 << 20  # bytes of `recording.json`
 MOST_CLASSES = 100_000
-_MOST_SEATS = 100_000  # most clients, messages, and records in a row
+_MOST_SEATS = 100_000  # largest number of clients, of messages, and of records in one release
 
 
 def _printable(text: str) -> str:
@@ -34,8 +34,6 @@ _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Frozen(BaseModel):
-    """Base of the records: immutable, and strict about unknown keys and types."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
@@ -61,7 +59,7 @@ class _OwnerMeasurements(_Frozen):
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None  # share of right answers on test images
     test_images: _Whole | None = None  # number of test images, for the interval of the accuracy
     bytes_up: _Amount | None = None  # bytes of one record's smashed data
-    bytes_down: _Amount | None = None  # bytes of what comes back for one record
+    bytes_down: _Amount | None = None  # bytes of the gradient that comes back for one record
 
     @model_validator(mode="after")
     def _with_its_number(self) -> _OwnerMeasurements:
@@ -83,7 +81,7 @@ class Description(_Frozen):
 
     schema_version: Literal[1, 2]
     name: Annotated[_Name, Field(min_length=1)]  # the defense's name, as tables show it
-    # (C, H, W) of private images; None if the records are others
+    # (C, H, W) of private images; None for texts and table rows
     image_shape: Annotated[list[_Whole], Field(min_length=3, max_length=3)] | None = None
     records: _Name = ""  # the file that says what a record is (`privkit.domains.as_json`), in place of `image_shape`
     batch_size: _Whole  # records of one client in a round
@@ -93,12 +91,12 @@ class Description(_Frozen):
     watched: _Whole | None = None
     passes: _Whole = 1  # how often the same records were sent, in the same order
     messages: _Seats = 1  # number of messages in a round, all of equal size
-    mixed: _Seats = 1  # records that each released row holds
-    whole: bool = True  # whether each patch of an image, or each word or field, has its token
-    # number of classes, or of labels that each record has; None if it follows from the labels
+    mixed: _Seats = 1  # number of records that are mixed into each release
+    whole: bool = True  # whether each patch of an image, or each word or field, has its own token
+    # number of classes, or of labels per record; None to derive it from the labels
     classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
     tensors: _Name = "tensors.safetensors"
-    lower: Network | None = None  # the clients' part with its defense, unless `defense` names that
+    lower: Network | None = None  # the clients' segment, with its defense unless `defense` names the defense
     # the defense between the lower segment and the release, as in `--defense`; empty if `lower` contains it
     defense: Annotated[str, Field(max_length=10_000)] = ""
     upper: Network | None = None
@@ -110,7 +108,7 @@ class Description(_Frozen):
     dataset: _Name = "recorded"
     model: _Name = "recorded"
     protocol: _Name = "recorded"
-    notes: list[str] = []  # sentences for every row
+    notes: list[str] = []  # sentences for every result
     files: dict[str, str] = {}  # file -> SHA-256, of every file; version 1 may leave some out
 
     @model_validator(mode="after")
@@ -131,7 +129,7 @@ class Description(_Frozen):
 
 
 def parsed(data: bytes, path: Path) -> Any:
-    """The parsed JSON; raises `DataError` if it is not JSON."""
+    """Parse JSON; raises `DataError` if the bytes are not JSON. `path` names the file in the error."""
     try:
         fields = json.loads(data)
         json.dumps(fields, ensure_ascii=False).encode()  # halves of surrogate pairs can neither be shown nor kept
@@ -141,7 +139,7 @@ def parsed(data: bytes, path: Path) -> Any:
 
 
 def description(data: bytes, path: Path) -> Description:
-    """Parse and check the bytes of a `recording.json`, which has a checksum from version 2 on."""
+    """Parse and check the bytes of a `recording.json`, which has a checksum from version 2 on; raises `DataError`."""
     fields = parsed(data, path)
     version = fields.get("schema_version") if isinstance(fields, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -170,7 +168,7 @@ def description(data: bytes, path: Path) -> Description:
 
 
 def description_file(folder: Path) -> bytes:
-    """The bytes of a folder's `recording.json`; raises `DataError` if there is no such plain file."""
+    """Read the bytes of a folder's `recording.json`; raises `DataError` if there is no such plain file."""
     try:
         return plain_bytes(folder, FILE, _MOST_BYTES)
     except DataError as error:
@@ -181,8 +179,8 @@ def description_file(folder: Path) -> bytes:
 
 
 def plain_bytes(folder: Path, name: str, most: int) -> bytes:
-    """Read a plain file (no link, pipe or device) of at most `most` bytes in a folder, whose own path may contain
-    links."""
+    """Read a plain file (no link, pipe or device) of at most `most` bytes in a folder; raises `DataError` otherwise.
+    Only the folder's own path may contain links."""
     if not name.isprintable() or name != Path(name).name or (folder / name).is_symlink():
         raise DataError(f"{folder}: {shortened(name)} must be a file of this folder itself; copy it there")
     try:

@@ -24,8 +24,8 @@ def named(views: Sequence[View]) -> dict[str, Tensor | None]:
 
 
 def second_cut(sent: Sequence[View], tensors: Mapping[str, Tensor], here: Path) -> tuple[View, ...]:
-    """The second cut of a recorded U-shape (clients hold the last layers) in each round: the server's features as
-    `smashed`, and the gradient that the client returned; empty for other recordings."""
+    """The second cut of a recorded U-shape (clients hold the last layers) in each round; empty for other recordings. In
+    these views, `smashed` holds the server's features, and `cut_gradient` the gradient that the client returned."""
     if not any(name.endswith(f".{kind}") for name in tensors for kind in OF_ROUND):
         return ()
     if any(view.labels is not None or view.mixed > 1 for view in sent):

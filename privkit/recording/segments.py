@@ -17,7 +17,7 @@ from privkit.errors import UsageError, one_line
 from privkit.files.storage import packed
 from privkit.recording.replay import FAR, Ask, carried, replay
 
-Sent = tuple[Tensor, Tensor]  # records of a round, and what was released
+Sent = tuple[Tensor, Tensor]  # the records of a round, and their release
 _NO_EVIDENCE = f"(more than {FAR:g}), so a failed attack with lower or queries on it shows nothing"
 
 
@@ -31,12 +31,12 @@ def lower_fields(
     *,
     trained: bool,
 ) -> tuple[dict[str, Any], str]:
-    """The fields of `recording.json` on the lower segment, in the mode (training or evaluation) that is closer to the
-    last release; and a warning if it does not reproduce every round, else "". The segment's file is added to `files`.
+    """Make the fields of `recording.json` about the lower segment, and a warning if it does not reproduce every round.
 
-    Without a round, evaluation mode is used. If noise of this variance hides which mode is closer, training mode is
-    used under two conditions: the segment released in this mode (`trained`), and records of a batch affect each other
-    in it (as in batch normalization). A program is traced on the records `sample`.
+    The mode (training or evaluation) is the one closer to the last release; evaluation without a round. If noise of
+    this `variance` hides which is closer, training mode is used under two conditions: the segment released in it
+    (`trained`), and records of a batch affect each other in it (as in batch normalization). The segment's file is added
+    to `files`. A program is traced on the records `sample`.
     """
     kept = segment_fields("lower", module, builder, sample, files)
     if not rounds:
@@ -66,7 +66,7 @@ def segment_fields(
     *,
     training: bool = False,
 ) -> dict[str, str]:
-    """The fields of `recording.json` for a segment; the segment's file is added to `files`."""
+    """Make the fields of `recording.json` for a segment; the segment's file is added to `files`."""
     if builder:
         files[f"{part}.safetensors"] = packed(module.state_dict())
         return {"builder": builder, "weights": f"{part}.safetensors"}
@@ -84,7 +84,6 @@ def segment_fields(
 
 
 def _failed(part: str, module: nn.Module, sample: Tensor, error: Exception) -> str:
-    """The reason why tracing failed: the module does not accept the recorded data, or cannot become a program."""
     try:
         module(sample)
     except Exception as other:
@@ -112,7 +111,6 @@ def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes],
 
 
 def _meet(ask: Ask, last: Sent) -> bool:
-    """Whether records of a batch affect each other's outputs; False if the batch cannot be sent again."""
     try:
         return carried(ask, last[0]) != (0, 0)
     except (RuntimeError, ValueError, IndexError, TypeError):
@@ -120,7 +118,6 @@ def _meet(ask: Ask, last: Sent) -> bool:
 
 
 def _distance(ask: Ask, sent: Sent, variance: float) -> float:
-    """Distance of a round's replay from its release; infinite if it cannot be sent again."""
     try:
         found = replay(ask, *sent).distance(variance)
         return found if found < inf else inf  # NaN and infinity are refused, by round, when the tensors are written
@@ -129,7 +126,7 @@ def _distance(ask: Ask, sent: Sent, variance: float) -> float:
 
 
 def _moved(ask: Ask, rounds: Sequence[Sent], variance: float) -> str:
-    """A warning if the segment does not reproduce every round, counted back from the last; else empty."""
+    """A warning about the latest of these rounds that the segment does not reproduce; empty if it reproduces all."""
     for made, sent in enumerate(reversed(rounds)):
         if (far := _distance(ask, sent, variance)) <= FAR:
             continue

@@ -34,12 +34,12 @@ def write_recording(
     members: Tensor | None = None,
     **described: Any,
 ) -> Recording:
-    """Write the folder of a recording, new or empty, and read it back, so that mistakes are refused at once.
+    """Write a recording into a new or empty folder, and read it back, so that mistakes are refused at once.
 
-    Repeated passes over the same records follow one after another in `views`; `second` and `members` are those of
-    `Recording`, where None means that release n holds record n. `files` has the contents of weights and programs, and
-    `described` the fields of `Description` that do not follow from the views. After an error the folder is left as it
-    was.
+    Repeated passes over the same records follow one after another in `views`. `own` and `truth` are pairs of records
+    and labels. `second` and `members` are as in `Recording`; `members=None` means that release n holds record n.
+    `files` has the contents of weights and programs, and `described` the fields of `Description` that do not follow
+    from the views. An error leaves the folder as it was.
     """
     folder = root(folder)
     new = not folder.exists()
@@ -87,7 +87,7 @@ def write_recording(
 def write_description(folder: Path, fields: Mapping[str, Any]) -> None:
     """Write `recording.json` into a folder that holds the other files, with their checksums and its own checksum.
 
-    The fields are those of docs/reference/recording.md; the field `files` is filled in.
+    `fields` are described in docs/reference/recording.md; the field `files` is filled in.
     """
     home = folder.resolve()
     names = sorted(entry.name for entry in os.scandir(home) if entry.is_file(follow_symlinks=False))

@@ -22,17 +22,16 @@ _STATUS = Path("/proc/self/status")
 
 
 class OverLimit(BaseException):
-    """Raised if a result exceeds a limit. It is no `Exception`, so that the code inside does not catch it."""
+    """Raised if a result exceeds a limit. It is no `Exception`, so that the limited code does not catch it."""
 
 
 def _written_memory(size: int) -> str:
-    """A number of bytes as the setting cell_memory has it, such as 2GiB or 500MiB."""
     return f"{size >> 30}GiB" if size % 2**30 == 0 else f"{size / 2**20:g}MiB"
 
 
 @contextmanager
 def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
-    """A context that raises `OverLimit` above a time limit in seconds or a memory limit in bytes; None means no limit.
+    """Context manager that raises `OverLimit` above a limit of seconds or of memory in bytes; None means no limit.
 
     A timer in this process measures the time. The memory limit (`ulimit -d`) counts the whole process, including
     libraries: an allocation above it fails, but no process is killed. A limit may be reached inside torch's own
@@ -79,7 +78,6 @@ def _ceiling(memory: int) -> Iterator[None]:
 
 
 def _held() -> int:
-    """Bytes that currently count against the limit; 0 if the system does not report them."""
     try:
         return int(next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmData:")).split()[1]) << 10
     except (OSError, StopIteration):

@@ -1,4 +1,4 @@
-"""Describes the differences between two configurations in sentences."""
+"""Describes the differences between two configurations in phrases."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def config_differences(old: Any, new: Any, *, called: tuple[str, str] = ("there", "here")) -> Iterator[str]:
-    """A phrase with both values for each field in which two configurations differ; `called` gives the words for the
-    two. A recording's files, which occur in several fields, are named once."""
+    """Yield a phrase with both values for each field in which two configurations differ. `called` names the old and the
+    new configuration. A recording's files, which occur in several fields, are named once."""
     old, new = (json.loads(json.dumps(value)) for value in (old, new))  # lists and tuples are one
     yield from dict.fromkeys(_differences(old, new, called, ""))
 
@@ -37,7 +37,6 @@ def _differences(old: Any, new: Any, called: tuple[str, str], prefix: str) -> It
 
 
 def _files(old: dict[str, str], new: dict[str, str], called: tuple[str, str]) -> Iterator[str]:
-    """A phrase for each file whose checksum differs, with the first digits of both checksums."""
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
             told = (f"{one.get(name, 'none')[:8]} {where}" for one, where in zip((old, new), called, strict=True))

@@ -27,7 +27,7 @@ device = ""  # the device of this process, if its engine gave it one
 
 
 class Processes(Executor):
-    """An executor with one single-process pool per slot, so that a lost process loses only its own task."""
+    """An executor with one pool of a single process for each device, so that a lost process loses only its own task."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices, self._lock = devices, Lock()
@@ -109,7 +109,7 @@ def _begin(own: str) -> None:
 
 @contextmanager
 def _main_hidden() -> Iterator[None]:
-    """A block in which new processes do not import the running program, which could start its audit again."""
+    """Context manager in which new processes do not import the running program, which could start its audit again."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -132,7 +132,7 @@ class _Task:
 
 class _Jobs(Executor):
     """An executor of submitit jobs; jobs that are submitted together become one job array. `home`, for their files and
-    logs, is visible to all nodes; `options` are submitit's parameters, with `cluster` as slurm, local or debug."""
+    logs, must be visible to all nodes; `options` are submitit's parameters, with `cluster` as slurm, local or debug."""
 
     PAUSE = 0.5
     """Seconds between two looks at the jobs."""
@@ -208,7 +208,7 @@ def _queue() -> Any:
 
 
 def _submitit_module() -> Any:
-    """The module submitit with its logging setup disabled, which would close other handlers here; jobs still use it."""
+    """Import submitit with its logging setup disabled, which would close other handlers here; jobs still use it."""
     level = "SUBMITIT_LOG_LEVEL"
     ours = level not in os.environ
     os.environ.setdefault(level, "NOCONFIG")
@@ -229,11 +229,10 @@ class Wanted:
 
 
 _Factory = Callable[[str, Wanted], Iterator[Executor]]
-"""(what follows the engine's name and a colon, what the run asks) -> its executor."""
+"""(text after the engine's name and a colon, requirements of the run) -> its executor."""
 
 
 def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
-    """A Dask executor: the cluster at an address, or one local process for each worker."""
     distributed = _module("distributed", "dask")
     with ExitStack() as closes:
         if not address:
@@ -251,23 +250,22 @@ def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
 
 
 def _mpi(given: str, wanted: Wanted) -> Iterator[Executor]:
-    """Executor of the processes that `mpiexec -n N python -m mpi4py.futures -m privkit audit --engine mpi` started."""
     yield _module("mpi4py.futures", "mpi").MPIPoolExecutor()
 
 
 def _submitit(given: str, wanted: Wanted) -> Iterator[Executor]:
-    """An executor of Slurm jobs, or of local processes with `cluster=local`."""
     options = {"cpus_per_task": wanted.threads, **read_options(given, given, "submitit")}
     yield _Jobs(wanted.run.with_name(f"{wanted.run.name}.jobs"), options)
 
 
 ENGINES: dict[str, _Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submitit}
-"""Name -> what makes its executor; without a name, the processes of `--workers` compute."""
+"""Name -> the function that makes its executor; without a name, the processes of `--workers` compute."""
 
 
 @contextmanager
 def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
-    """A context with a run's executor: NAME or NAME:options of `ENGINES`, module:factory, or None for processes."""
+    """Context manager that yields a run's executor. `named` is NAME or NAME:options of `ENGINES`, "module:factory", or
+    None for local processes."""
     name, colon, rest = (named or "").partition(":")
     if named and name not in ENGINES and not colon:
         raise unknown("engine", named, [*ENGINES, "module:factory"])
@@ -290,7 +288,6 @@ def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
 
 
 def _module(name: str, engine: str, extra: str = "") -> Any:
-    """The module that an engine needs, imported; in the error, `extra` names the privkit extra that installs it."""
     try:
         return import_module(name)
     except ImportError:

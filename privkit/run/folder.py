@@ -23,18 +23,19 @@ _OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation nei
 
 
 class RunFolder:
-    """Paths of models, control experiments and cells; a worker writes into its own `path`, and also reads `origin`."""
+    """Paths of a run's models, control experiments and cells (one defense, attack and seed each). A worker writes into
+    its own folder `path`, and also reads the run's folder `origin`."""
 
     def __init__(self, path: Path | str, origin: Path | None = None) -> None:
         self.path = root(path)
         self.origin = origin or self.path
 
     def cell(self, cell_id: str) -> Path:
-        """Folder of a cell (defense, attack, seed)."""
+        """The folder of a cell (defense, attack, seed)."""
         return inside(self.path, "cells", cell_id)
 
     def model(self, model_id: str) -> Path:
-        """Folder of a defended model."""
+        """The folder of a defended model."""
         return inside(self.path, "models", model_id)
 
     def control(self, attack: dict[str, Any]) -> Path:
@@ -42,7 +43,8 @@ class RunFolder:
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """The files that a cell wrote or continues from, except its result; without a cell, all files of the folder."""
+        """The files that a cell (defense, attack, seed) wrote or continues from, except its result; without a cell,
+        all."""
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
         control = "*" if cell is None else f"{glob.escape(file_name(cell.attack.name))}-*"
         found = [path for home in homes for path in self.path.glob(f"{home}/*")]
@@ -51,19 +53,20 @@ class RunFolder:
         return tuple(sorted(path.relative_to(self.path).as_posix() for path in kept))
 
     def content(self, name: str) -> bytes | None:
-        """The content of a file, by its path in the folder; None if it cannot be read."""
+        """Read a file by its path in the folder; None if it cannot be read."""
         try:
             return read_bytes(inside(self.path, *name.split("/")))
         except OSError:
             return None
 
     def contents(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The contents of files, by path in the folder; files that cannot be read are left out."""
+        """Read files: path in the folder -> content; files that cannot be read are left out."""
         return {name: data for name in names if (data := self.content(name)) is not None}
 
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
-        """An attack's stored checks (outcomes of its control experiments) and their seconds; None if there are none of
-        this provenance. Control experiments run once per run, on the images of the first seed that needs them."""
+        """Read the outcomes of an attack's control experiments, and their seconds; None if nothing is stored, or if the
+        provenance differs. The experiments use the first seed's data only, so for another seed different data are
+        ignored."""
         record = read_record(path, control=path.stem)
         if record is None:
             return None
@@ -77,7 +80,7 @@ class RunFolder:
     def write_checks(
         self, path: Path, seed: int, made_of: Provenance, checks: tuple[Check, ...], seconds: float
     ) -> None:
-        """Store checks with their provenance and seconds."""
+        """Store the outcomes of control experiments, with their provenance and seconds."""
         fields = {"made_of": made_of.model_dump(), "checks": [check.model_dump(mode="json") for check in checks]}
         write_record(path, {"control": path.stem, "seed": seed, "seconds": seconds, **fields})
 
@@ -90,8 +93,8 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store the provenance of a cell and its model before the computation; a later call adds new dependencies. A
-        `RunFolderError` says if images or files changed since this command read them."""
+        """Store the provenance of a cell (defense, attack, seed) and its model before the computation; a later call
+        adds new dependencies. Raises `RunFolderError` if images or files changed since this command read them."""
         for home, provenance in ((self.model(cell.model_id), made_of.model), (self.cell(cell.id), made_of.cell)):
             known, changes = self.made_of(home), list[str]()
             if known is not None:
@@ -105,8 +108,9 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store which files a cell's code has read so far; return the provenance of its result. A file that was edited
-        since raises a `UsageError`; one that an earlier process read with other content, a `RunFolderError`."""
+        """Store which files the code of a cell (defense, attack, seed) has read so far; return the provenance of its
+        result. Raises `UsageError` if a file was edited since, and `RunFolderError` if an earlier process read other
+        content from it."""
         if not made_of.cell.code:
             return made_of.cell
         seen = made_of.seen()

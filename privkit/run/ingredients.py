@@ -18,7 +18,7 @@ from privkit.run.sources import files_read, sources
 from privkit.settings.config import AuditConfig
 from privkit.shared.own_records import OF_THE_DATASET
 
-_TRAINED_ON = ("private", "validation", "test")  # parts of the data that a defended model and its accuracy are made of
+_TRAINED_ON = ("private", "validation", "test")  # data from which a defended model and its accuracy are computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +27,10 @@ class Ingredients:
 
     model: Provenance  # provenance of the defended model
     control: Provenance  # provenance of the attack's control experiments
-    cell: Provenance  # provenance of the row: model, attack and metrics
+    cell: Provenance  # provenance of the result row: model, attack and metrics
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
-        """A copy that includes the images: the SHA-256 of each part of the data."""
+        """A copy that includes the data; `images` has the SHA-256 of each part of the data."""
         model = {part: images[part] for part in _TRAINED_ON if part in images}
         return Ingredients(
             model=self.model.model_copy(update={"data": model}),
@@ -39,7 +39,7 @@ class Ingredients:
         )
 
     def seen(self) -> Ingredients:
-        """A copy that adds the files that each part's code was observed to read in this process."""
+        """A copy with the files that the code of model, attack and metrics was observed to read in this process."""
         each = (self.model, self.control, self.cell)
         made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in each]
         return Ingredients(model=made[0], control=made[1], cell=made[2])
@@ -48,8 +48,9 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """The provenance of each cell, without images: cell id -> hashes of code and files, and `here`, which all results
-    of this process share. A user's module that was edited since its import raises a `UsageError`."""
+    """The provenance of each cell (defense, attack, seed), without data: cell id -> hashes of code and files, and
+    `here`, which all results of this process share. Raises `UsageError` if a user's module was edited since its import.
+    """
     shared = [("datasets", config.dataset), ("models", config.model)]
     shared += [("protocols", config.protocol), ("partitions", config.partition)]
     base = _joined(here, *(_part(kind, component) for kind, component in shared))
@@ -72,7 +73,7 @@ def ingredients(
 
 
 def _part(kind: str, component: Component) -> Provenance:
-    """The source, plug-in and files of one named part, or of a chain's stages."""
+    """The provenance of one named part, or of a chain's stages: source, plug-in and files."""
     if component.stages:
         return _joined(*(_part(kind, stage) for stage in component.stages))
     path = component.name if ":" in component.name else ""
@@ -106,7 +107,6 @@ def _modules(spec: Any) -> Iterator[str]:
 
 
 def _files(spec: Any) -> dict[str, str]:
-    """SHA-256, by path, of every file that a specification or one of its fields names."""
     values = [getattr(spec, field.name) for field in fields(spec)] if is_dataclass(spec) else []
     named = [Path(value) for value in values if isinstance(value, str | Path)]
     named += spec.files() if callable(getattr(spec, "files", None)) else []

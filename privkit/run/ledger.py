@@ -55,7 +55,7 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
-_FLUSH = 0.1  # least seconds between two flushes of lines to the disk
+_FLUSH = 0.1  # smallest number of seconds between two flushes of lines to the disk
 PATIENCE = 2.0  # seconds to wait for a writer that is about to end
 _CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)  # files that a cell's record lists, if they exist
 LEADER = ".leader.json"  # file in the run folder while a command writes there: it names the process
@@ -63,7 +63,7 @@ SCRATCH = ".scratch"  # in the run folder: a folder for each cell that a worker 
 
 
 def check_usable(path: Path) -> Manifest | None:
-    """The manifest of the run in a folder; None for an empty or missing folder, else a `RunFolderError`."""
+    """The manifest of the run in a folder; None for an empty or missing folder; else raises `RunFolderError`."""
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not os.path.isdir(there):
         raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
@@ -79,8 +79,8 @@ def check_usable(path: Path) -> Manifest | None:
 class RunLedger(RunFolder):
     """The folder of one run. Inside a `with` statement, this process is its only writer.
 
-    A `RunFolderError` refuses a folder of another configuration, with other files, or in use. `unlocked` says why the
-    folder could not be locked, and is empty if it is; workers recognize the folder by `token`, which is random.
+    Raises `RunFolderError` for a folder of another configuration, with other files, or in use. `unlocked` says why the
+    folder could not be locked; empty if it is locked. Workers recognize the folder by the random `token`.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -93,7 +93,7 @@ class RunLedger(RunFolder):
             self._own()  # refused folders stay as they were, without even a lock
 
     def __enter__(self) -> RunLedger:
-        """Become the writer: continue the run in the folder, or begin one."""
+        """Become the writer: continue the run in the folder, or begin a new run."""
         make_root(self.path)
         leave_out(self.path)
         with writing(self.path / ".lock"):
@@ -134,7 +134,7 @@ class RunLedger(RunFolder):
             ) from None
 
     def _own(self) -> Manifest | None:
-        """The manifest of this configuration's earlier run in the folder, or None; an error for another run."""
+        """The manifest of an earlier run of this configuration, or None; raises `RunFolderError` for another run."""
         earlier = check_usable(self.path)
         if earlier is not None and earlier.fingerprint != self.manifest.fingerprint:
             begun = any(next(self.path.glob(pattern), None) for pattern in ("controls/*", "cells/*/result.json"))
@@ -170,7 +170,7 @@ class RunLedger(RunFolder):
 
     @property
     def results(self) -> Path:
-        """The path of `results.jsonl`, with one row for each finished result."""
+        """The path of `results.jsonl`, with one result row in each line."""
         return self.path / "results.jsonl"
 
     def save_manifest(self) -> None:
@@ -186,7 +186,8 @@ class RunLedger(RunFolder):
             self.save_manifest()
 
     def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
-        """The rows of the finished cells, cell id -> row; and a sentence for each repaired file.
+        """Read the rows of the finished cells (defense, attack, seed): cell id -> row; and a sentence for each repaired
+        file.
 
         The cells' `result.json` files are authoritative; `results.jsonl` is a copy, rewritten if it differs, from which
         a damaged file is restored. A cell runs again if it has no result, ended in an error, or has another damaged
@@ -221,9 +222,9 @@ class RunLedger(RunFolder):
         return rows, mended
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
-        """Store a worker's `files` (path in the folder -> content), in an order such that unfinished work never looks
-        finished, and remove the checkpoints `gone`. A finished model or result stays, but for the record of files that
-        its code read."""
+        """Store a worker's `files` (path in the folder -> content), and remove the checkpoints `gone`. The order of
+        writing keeps unfinished work from looking finished. A finished model or result stays, except the record of
+        files that its code read."""
         marks = {"models": TRAINED, "cells": "result.json"}
         for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):
             path, mark = inside(self.path, *name.split("/")), marks.get(name.partition("/")[0])
@@ -260,7 +261,6 @@ class RunLedger(RunFolder):
         write_bytes(self.results, "".join(f"{text}\n" for text in lines).encode())
 
     def _lines(self) -> tuple[list[str], list[str]]:
-        """The complete lines of `results.jsonl`, and sentences on the faults of other lines."""
         whole, mended = [], []
         for number, data in enumerate(lines_of(self.results), start=1):
             try:
@@ -275,7 +275,6 @@ class RunLedger(RunFolder):
 
 
 def _no_locks(descriptor: int) -> str:
-    """A sentence that says why this system cannot lock a file; empty if it can."""
     try:
         if fcntl is None:
             return ""

@@ -18,7 +18,7 @@ from privkit.parts.registry import Component
 from privkit.settings.config import AuditConfig
 from privkit.shared.grouped import grouped
 
-_ID_VERSION = 4  # raised whenever the same fields would give another answer
+_ID_VERSION = 4  # increased whenever the same settings would give another result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Cell:
     model_id: str  # id of the defended model, which cells with other attacks share
     defense: Component
     attack: Component
-    seed: int  # seed of everything random in it
+    seed: int  # the seed of all random numbers in the cell
     # for a cell on the undefended model that is needed only if the same attack fails on a defense: the ids of the cells
     # that run this attack on a defense; empty for all other cells
     twin_of: tuple[str, ...] = ()
@@ -41,13 +41,14 @@ class Cell:
 
 
 def plan(config: AuditConfig) -> list[Cell]:
-    """All cells of a run, ordered by seed, protocol and defense, the undefended baseline first. For an attack that is
-    planned only on defenses, a further cell (the undefended twin) runs only if the attack fails on a defense."""
+    """All cells (defense, attack, seed) of a run, ordered by seed, protocol and defense, the undefended baseline first.
+    An attack planned only on defenses also gets an undefended cell (its twin), which runs only if the attack fails on a
+    defense."""
     return [cell for seed in config.seeds for cell in _of_seed(config, seed)]
 
 
 def cell_counts(config: AuditConfig) -> tuple[int, int]:
-    """Total numbers of cells (defense, attack, seed) that always run, and of undefended ones run only if needed."""
+    """Count the cells (defense, attack, seed) that always run, and the undefended cells that run only if needed."""
     twins = [bool(cell.twin_of) for cell in _of_seed(config, config.seeds[0])]
     return len(config.seeds) * twins.count(False), len(config.seeds) * twins.count(True)
 
@@ -57,7 +58,7 @@ def _of_seed(config: AuditConfig, seed: int) -> list[Cell]:
 
 
 def _on(config: AuditConfig, defense: Component, seed: int) -> list[Cell]:
-    """One defense's and seed's cells, one per attack; on the undefended model, those run only if needed come last."""
+    """The cells of one defense and seed, one for each attack; undefended cells that run only if needed come last."""
     own = [_cell(config, defense, attack, seed) for attack in config.attacks_on(defense)]
     if defense.name != "none":
         return own
@@ -102,7 +103,7 @@ def short_hash(fields: dict[str, Any]) -> str:
 
 
 class Schedule:
-    """Hands out a run's unfinished cells in the plan's order; some cells must wait.
+    """Hands out a run's unfinished cells (defense, attack, seed) in the plan's order; some cells must wait.
 
     A cell waits in four cases:
 
@@ -131,7 +132,8 @@ class Schedule:
         self._of_a_kind = grouped(cells, lambda cell: (cell.defense.label, cell.attack.label))
 
     def take(self) -> Cell | None:
-        """Mark the next cell (defense, attack, seed) as begun, and return it; None if all others have begun or wait."""
+        """Mark the next cell (defense, attack, seed) as started, and return it; None if the others have started or
+        wait."""
         able = (cell for cell in self._left if not self._waits(cell))
         first = next(able, None)
         if first is None or not self._begun_elsewhere(first):
@@ -158,17 +160,16 @@ class Schedule:
         return cell
 
     def _release(self, cell: Cell) -> None:
-        """Note that a cell (defense, attack, seed) no longer trains its model or begins its attack; others may."""
+        """Note that a cell no longer trains its model or begins its attack, so that other cells may."""
         for held, name in ((self._training, cell.model_id), (self._beginning, cell.attack.label)):
             if held.get(name) == cell.id:
                 del held[name]
 
     def _begun_elsewhere(self, cell: Cell) -> bool:
-        """Whether another cell is running the control experiments of this cell's attack."""
         return cell.attack.label in self._beginning and cell.attack.label not in self._known
 
     def _waits(self, cell: Cell) -> bool:
-        """Whether a cell (defense, attack, seed) must not begin: another must end first, or it is not needed."""
+        """Whether a cell must not start yet: another cell must end first, or this cell is not needed."""
         if cell.model_id in self._training or not self._needed(cell):
             return True
         for first in self._of_a_kind[cell.defense.label, cell.attack.label]:

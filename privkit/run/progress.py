@@ -12,7 +12,7 @@ from typing import Any
 
 from privkit.reports.escape import terminal, terminal_json
 
-_SILENCE = 30.0  # seconds after which a log hears of a stage that is still running
+_SILENCE = 30.0  # seconds after which a log says that a stage is still running
 
 
 class Progress:
@@ -22,7 +22,7 @@ class Progress:
         """Show one line permanently."""
 
     def cell(self, number: int, total: int, name: str) -> None:
-        """Report that cell (defense, attack, seed) `number` of `total` begins, from 1, over all commands of the run."""
+        """Report that cell (defense, attack, seed) `number` of `total` begins, counted from 1 in the whole run."""
 
     def ended(self, status: str) -> None:
         """Note how a cell (defense, attack, seed) ended: "done", "not_applicable" or "error"."""
@@ -49,7 +49,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Progress):
-    """Plain lines for logs and CI: one per training and attack, and one every `_SILENCE` seconds if these take long."""
+    """Plain lines for logs and CI: one for each training and attack, and one every 30 seconds if these take long."""
 
     def __init__(self) -> None:
         self._begun = self._cell_start = self._start = self._heard = perf_counter()
@@ -71,7 +71,7 @@ class Lines(Progress):
         self.note(cell)
 
     def ended(self, status: str) -> None:
-        """Print the time of a cell (defense, attack, seed), and the estimated time for the remaining ones."""
+        """Print the time of a cell (defense, attack, seed), and the estimated time for the remaining cells."""
         now, finished = perf_counter(), self._number - self._first + 1
         left = (now - self._begun) / finished * (self._total - self._number)
         rest = f", about {duration(left)} left" if self._number < self._total else ""
@@ -100,7 +100,7 @@ class _Bar(Lines):
         self._live.console.print(terminal(text), highlight=False, markup=False)
 
     def begun(self, cell: str) -> None:
-        """Show the cell (defense, attack, seed) in the live line."""
+        pass
 
     def stage(self, name: str, unit: str = "epochs") -> None:
         from rich.markup import escape
@@ -140,7 +140,7 @@ def event(kind: str, **fields: object) -> None:
 
 @contextmanager
 def progress_display() -> Iterator[Progress]:
-    """A block with the progress display that suits standard error: live, or plain lines."""
+    """Context manager that yields the progress display that suits standard error: live, or plain lines."""
     if not sys.stderr.isatty():
         yield Lines()
         return

@@ -88,7 +88,6 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _changed(folder: str) -> int:
-    """Time of the last installation into a folder of the Python path, or removal; 0 if the folder does not exist."""
     try:
         return os.stat(folder or ".").st_mtime_ns
     except OSError:
@@ -97,7 +96,6 @@ def _changed(folder: str) -> int:
 
 @cache
 def _distributions(path: tuple[tuple[str, int], ...]) -> Mapping[str, list[str]]:
-    """The distributions of each top-level module; cached, since reading them takes a quarter of a CPU second."""
     return packages_distributions()
 
 
@@ -120,7 +118,6 @@ def _git_revision() -> str:
 
 
 def _version(package: str, module: str) -> str | None:
-    """The installed version, and the loaded version if it differs; None if the package is not installed."""
     try:
         installed = version(package)
     except PackageNotFoundError:

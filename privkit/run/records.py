@@ -20,33 +20,33 @@ from privkit.reports.schema import SCHEMA_VERSION, Manifest, Row
 from privkit.reports.verdict import Verdict, judge
 from privkit.settings.budgets import LEARNS_FROM
 
-MADE_OF = "made_of.json"  # in the folder of a model or a cell: its provenance, written before its first number
+MADE_OF = "made_of.json"  # in the folder of a model or a cell: its provenance, written before the computation
 SCORES = "scores.npz"
 """File in a cell's folder: values float64 [N] and positive bool [N], of attacks that score two kinds of examples."""
 PICTURES = "per_example.npz"  # in a cell's folder: every image's metrics, and the first images with their guesses
 STRIP = "reconstructions.png"  # in a cell's folder: the first images above their guesses, which the report draws
 GUESSES = "guesses.npz"
 """File in a cell's folder: `guess`, all guesses of an attack on a recording without the true records, as uint8 [N, H,
-W, C] for images, and as ids or fields for others."""
+W, C] for images, and as ids or fields for other records."""
 TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning, one per line
 TRAINED = "trained.json"  # in a model's folder: its record, which lists its weights
-LOG = "log.txt"  # file in a cell's folder: what it did and when, one time and text per line, then any traces
+LOG = "log.txt"  # log in a cell's folder: a time and a text in each line, and traces of errors
 BEGUN = "start"  # text of the first line that a computation writes into the log
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def line(row: Row) -> str:
-    """The line of a result row in `results.jsonl`."""
+    """The line of a result row in `results.jsonl`, with a checksum."""
     return sealed(row.model_dump(mode="json"))
 
 
 def parse_row(data: bytes | str, **identity: str) -> Row:
-    """A result row parsed from its record; `Broken` if it is damaged or has another `identity` or schema version."""
+    """Parse a result row; raises `Broken` if it is damaged, or if its schema version or `identity` (fields) differs."""
     return _parse(Row, data, **identity)
 
 
 def read_row(cell: Path) -> Row | None:
-    """The result row in the folder `cell`; None if there is none yet; raises `DamagedFile` if it is not intact."""
+    """Read the result row in the folder `cell`; None if there is none yet; raises `DamagedFile` if it is damaged."""
     path = cell / "result.json"
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else parse_row(data, cell=cell.name)
@@ -75,7 +75,7 @@ def holds(home: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest of a run folder, or None. Errors do not advise to delete files, which may be somebody else's."""
+    """Read a run folder's manifest, or None. Errors do not advise to delete files, which may be somebody else's."""
     file = root(path) / "manifest.json"
     try:
         data = read_bytes(file, MOST_TEXT)
@@ -97,7 +97,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a run folder in the order of its plan; raises `DamagedFile` for a faulty or doubled line."""
+    """Read all rows of a run folder in the plan's order; raises `DamagedFile` for a faulty or contradictory line."""
     manifest = read_manifest(path)
     if manifest is None:
         raise RunFolderError(f"{path} is not a run folder: it has no manifest.json")
@@ -120,7 +120,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def finished_rows(path: Path) -> tuple[Manifest, list[Row]]:
-    """The manifest and all result rows of a run folder, as in `read_rows`; raises `UnfinishedRun` if there are none."""
+    """Read the manifest and all result rows of a run folder; raises `UnfinishedRun` if there are no rows."""
     manifest, rows = read_manifest(path), read_rows(path)
     if manifest is None or not rows:
         raise UnfinishedRun(f"{path} holds no finished cell; repeat the run's command to go on with it")
@@ -172,11 +172,11 @@ def _other_version(data: bytes | str) -> object | None:
 
 VERDICT = "verdict.json"
 EVIDENCE, EVIDENCE_PAGE = "evidence.json", "evidence.html"
-"""What `privkit evidence` writes into a run's folder; the first lists the checksum of the second."""
+"""Files that `privkit evidence` writes into a run's folder; the first lists the checksum of the second."""
 
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:
-    """The verdict on the result rows that a run has so far."""
+    """Compute the verdict on the result rows that a run has so far."""
     also = manifest.config.get("also", [])
     parts = [manifest.config, *(also if isinstance(also, list) else [])]
     protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]
@@ -192,7 +192,7 @@ def write_verdict(run: Path, verdict: Verdict) -> None:
 
 
 def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
-    """The stored verdict; None if nothing was computed; raises `DamagedFile` if it is damaged or of another run."""
+    """Read the verdict; None if nothing was computed; raises `DamagedFile` if it is damaged or of another run."""
     record = read_record(run / VERDICT, run=manifest.fingerprint)
     try:
         return None if record is None else Verdict.model_validate(record)
@@ -203,7 +203,7 @@ def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
 
 
 def last_verdict(run: Path) -> Verdict:
-    """The stored verdict of a run whose report was written; raises `RunFolderError` if there is no verdict."""
+    """Read the verdict of a run whose report was written; raises `RunFolderError` if there is no verdict."""
     run = root(run)
     manifest = read_manifest(run)
     verdict = None if manifest is None else read_verdict(run, manifest)

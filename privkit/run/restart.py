@@ -22,9 +22,8 @@ _OTHER_FAULTS = (
 
 
 def or_anew(stage: Callable[[], _Result], saved: Path, tell: Callable[[str], None]) -> _Result:
-    """Return what `stage` (a training or an attack) returns. If it fails on the state `saved`, remove the state and run
-    it once more: an intact state may not fit the networks, because of another architecture, missing keys or wrong
-    shapes."""
+    """Return the result of `stage` (a training or an attack). If it fails with a state in `saved`, remove the state and
+    run it once more: an intact state may not fit the networks, for example because of missing keys or wrong shapes."""
     resumed = os.path.lexists(saved)
     try:
         return stage()

@@ -51,8 +51,8 @@ def own_source() -> str:
 
 
 class Sources(NamedTuple):
-    """What the results of a user's modules depend on: `code` has the SHA-256 of each module's file; `files` that of
-    weights and environment variables ($NAME) that the code names; `installed` the packages that the modules import."""
+    """Dependencies of the results of a user's modules: `code` has the SHA-256 of each module's file, `files` of weights
+    and environment variables ($NAME) that the code names; `installed` lists the packages that the modules import."""
 
     code: dict[str, str]
     files: dict[str, str]
@@ -64,8 +64,8 @@ def sources(named: Iterable[str]) -> Sources:
 
     Imports are found anywhere in the source, and in the objects of a loaded module. privkit, the standard library and
     `_LIBRARIES` are left out; installed packages are hashed only if they are in `named`. A weights file is hashed if a
-    string in the source names it and it lies in the module's or the current folder. A file that was edited after its
-    import raises a `UsageError`, since the running code then differs from it.
+    string in the source names it and it lies in the module's or the current folder. Raises `UsageError` if a file was
+    edited after its import, since the running code then differs from it.
     """
     named = list(named)
     own = {name.partition(".")[0] for name in named}
@@ -97,7 +97,7 @@ def sources(named: Iterable[str]) -> Sources:
 
 def files_read(made_of: Provenance) -> dict[str, str]:
     """The files that a user's code was observed to read in this process and that its provenance lacks: name (relative
-    to the current folder if possible) -> SHA-256. A file that was edited after it was read raises a `UsageError`."""
+    to the current folder if possible) -> SHA-256. Raises `UsageError` if a file was edited after it was read."""
     paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
     known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}
     loaded: set[str] = set()
@@ -112,7 +112,6 @@ def files_read(made_of: Provenance) -> dict[str, str]:
 
 
 def _source(name: str, digest: str) -> Path | None:
-    """The path of a module's source file; raises `UsageError` if it changed since the command began."""
     path = _file(name, sys.modules.get(name))
     if path is not None and content(str(path)) != digest:
         raise UsageError(f"{path} was edited while this command ran; start it anew, and edit no file while it runs")
@@ -120,7 +119,7 @@ def _source(name: str, digest: str) -> Path | None:
 
 
 def as_it_is_now(there: Provenance, here: Provenance) -> Provenance:
-    """The provenance of a command, with the current content of the files that the code of a stored result read."""
+    """The provenance `here` of a command, with the current content of the files that a stored result's code read."""
     names = [name for name in there.files if name not in here.files and not name.startswith("$")]
     now = {name: content(name) for name in names}
     found = {name: digest for name, digest in now.items() if digest != ABSENT or there.files[name] == ABSENT}
@@ -161,7 +160,6 @@ def _digest(name: str, module: ModuleType | None, path: Path) -> str:
 
 
 def _tree(path: Path) -> ast.AST:
-    """The syntax tree of a source file; an empty tree for a compiled module."""
     try:
         return _parsed(path.read_bytes() if path.suffix == ".py" else b"")
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
@@ -170,12 +168,10 @@ def _tree(path: Path) -> ast.AST:
 
 @lru_cache(maxsize=64)
 def _parsed(source: bytes) -> ast.AST:
-    """The syntax tree of a source text, cached, since every result needs the same few files."""
     return ast.parse(source)
 
 
 def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Weights files that strings in a source name, with their hashes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(_WEIGHTS):
             for place in (path.parent / node.value, Path(node.value)):
@@ -185,7 +181,6 @@ def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _variables(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Environment variables that a source reads by name, with hashes of their current values."""
     for node in ast.walk(tree):
         key: ast.AST | None = None
         if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("environ"):
@@ -198,7 +193,6 @@ def _variables(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _computes_imports(tree: ast.AST) -> bool:
-    """Whether a source imports modules whose names it computes."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
     return any(_called(node) in _IMPORTS and not isinstance(node.args[0], ast.Constant) for node in calls)
 

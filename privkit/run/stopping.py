@@ -16,8 +16,8 @@ _SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, nam
 
 
 class Stopped(BaseException):
-    """Raised when a signal stops the command: neither a `KeyboardInterrupt`, which the command-line library would turn
-    into a silent exit, nor an `Exception`, as which a stopped computation would count as failed."""
+    """Raised when a signal stops the command. It is no `KeyboardInterrupt`, which the command-line library would turn
+    into a silent exit, and no `Exception`, which would count as a failed computation."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -39,8 +39,8 @@ class Stopped(BaseException):
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """A context in which SIGINT, SIGTERM and SIGHUP (unless ignored) raise `Stopped`; the third ends the process at
-    once."""
+    """Context manager in which SIGINT, SIGTERM and SIGHUP (unless ignored) raise `Stopped`; the third signal ends the
+    process at once."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     count = 0
 
@@ -64,7 +64,7 @@ def heeded() -> Iterator[None]:
 
 @contextmanager
 def keeping(kept: Callable[[], str]) -> Iterator[None]:
-    """A block that gives `Stopped` a sentence on the kept results if a signal stops the block."""
+    """Context manager that gives `Stopped` a sentence about the kept results if a signal stops its code."""
     try:
         yield
     except Stopped as stopped:
@@ -73,8 +73,8 @@ def keeping(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def finished_cells(folder: Path, planned: int, twins: int = 0) -> str:
-    """A sentence on the cells that a stopped run has finished, of those that always run (`planned`) and of further
-    `twins`, each of which runs only if its attack fails on a defense."""
+    """A sentence about the cells (defense, attack, seed) that a stopped run has finished: of the `planned` cells, which
+    always run, and of `twins`, undefended cells that each run only if their attack fails on a defense."""
     if not folder.is_dir():
         return "nothing was begun"
     done = sum(1 for _ in folder.glob("cells/*/result.json"))

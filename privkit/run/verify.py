@@ -22,7 +22,7 @@ _REPEAT = "repeat the run's command"
 _REPORT = "write it again with privkit report"
 _EVIDENCE = "write it again with privkit evidence"
 _STATE = f"delete it and {_REPEAT}: only this stage starts over"
-_NAMED = 3  # files of others that the sentence names
+_NAMED = 3  # number of foreign files that the sentence names
 _UNLISTED = {".lock", LEADER}  # files of the run folder that change while a command uses it
 Found = TypeVar("Found")
 
@@ -33,7 +33,7 @@ class _Examination:
 
     run: Path  # the folder
     checked: list[str] = field(default_factory=list)  # files that were checked, by their path in the run
-    # (path in the run, what is wrong with it and what to do)
+    # (path in the run, fault and remedy in words)
     faults: list[tuple[str, str]] = field(default_factory=list)
     left: int = 0  # temporary files of killed writes
     strangers: list[str] = field(default_factory=list)  # files that privkit did not write, by their path in the run
@@ -61,14 +61,13 @@ class _Examination:
         self.faults.append((self._name(path), f"{what}; {cure}"))
 
     def reads(self, path: Path, problem: Exception | None, cure: str) -> None:
-        """Note that a file was checked, and its problem, if any, with a remedy."""
         self.checked.append(self._name(path))
         if problem is not None:
             said = str(problem).removeprefix("the checkpoint ").replace(f"{path} ", "")
             self.fault(path, said.partition(";")[0], cure)
 
     def found(self, path: Path, cure: str, read: Callable[[], Found | None]) -> Found | None:
-        """The content of a file, which counts as checked; None if the file is missing or damaged."""
+        """Read a file with `read`, and count it as checked; None if the file is missing or damaged."""
         try:
             found = read()
         except PrivkitError as error:
@@ -79,11 +78,9 @@ class _Examination:
         return found
 
     def record(self, path: Path, cure: str, **identity: str) -> dict[str, object] | None:
-        """The fields of a record file; None if the file is missing or damaged."""
         return self.found(path, cure, partial(read_record, path, **identity))
 
     def listed(self, home: Path, files: object, cure: str) -> None:
-        """Compare each file that a record lists with its checksum."""
         files = files if isinstance(files, dict) else {}
         wrong = dict(altered(home, files))
         for name in files:
@@ -120,13 +117,12 @@ def examine(run: Path) -> _Examination:
 
 
 def _homes(run: Path, kind: str) -> list[Path]:
-    """The folders of cells or models, those that were set aside last."""
     current = sorted(path for path in run.glob(f"{kind}/*") if path.is_dir())
     return [*current, *sorted(run.glob(f"superseded/*/{kind}/*"))]
 
 
 def _others(examination: _Examination) -> None:
-    """Refuse links, count temporary files of killed writes, and list files of others, such as `.DS_Store`."""
+    """Note links as faults, count temporary files of killed writes, and list files that privkit did not write."""
     known, faulty = {*examination.checked, *_UNLISTED}, {name for name, _ in examination.faults}
     for path in sorted(examination.run.rglob("*")):
         name = path.relative_to(examination.run).as_posix()
@@ -168,7 +164,6 @@ def _models(examination: _Examination) -> None:
 
 
 def _gone(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
-    """Note missing records that a finished cell (defense, attack and seed) needs."""
     needed: dict[Path, None] = {}
     for cell in manifest.cells:
         if cell.cell in rows and rows[cell.cell].status == "done":
@@ -223,7 +218,6 @@ def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]
 
 
 def _evidence(examination: _Examination, manifest: Manifest) -> None:
-    """Check the evidence and its page, and whether the run changed after the evidence was written."""
     path = examination.run / records.EVIDENCE
     found = examination.record(path, _EVIDENCE, run=manifest.fingerprint)
     if found is None:

@@ -42,7 +42,7 @@ class Tuning(Checked):
 
     # number of tried sets of values, including the attack as given
     trials: Annotated[int, Ge(1), Le(_MOST), "to mount attacks as they are given, leave tune out"] = 20
-    # share of the own records that act as victims; at most as many as are attacked
+    # share of the adversary's own records that are attacked for tuning; at most as many as the audit attacks
     share: Annotated[float, Gt(0), Lt(1)] = 0.25
 
 
@@ -62,13 +62,13 @@ medium: minutes on a GPU. large: the papers' epochs."""
 DEFAULT = "quick"
 
 LEARNS_FROM = 4
-"""Epochs from which on a run has failed if no model learned; shorter ones, such as smoke, are for trying things."""
+"""From this number of epochs on, a run fails if no model learned; shorter runs, such as smoke, are for trials."""
 
 _DOUBLINGS = 2
 
 
 def as_escalation(given: int | None, budget: Budget) -> int:
-    """How often the epochs of a failing attack may be doubled; by default 0 in runs of very few epochs.
+    """How often the work of a failing attack may be doubled; by default 2, or 0 in runs of fewer than 4 epochs.
 
     >>> as_escalation(None, BUDGETS["quick"]), as_escalation(None, BUDGETS["smoke"]), as_escalation(1, BUDGETS["smoke"])
     (2, 0, 1)
@@ -79,7 +79,7 @@ def as_escalation(given: int | None, budget: Budget) -> int:
 
 
 def as_budget(given: Any) -> tuple[str, Budget]:
-    """Name and sizes of a budget with the user's changes: "small:epochs=3" or {name="small", epochs=3}.
+    """Read a budget with the user's changes, "small:epochs=3" or {name="small", epochs=3}: its name and its numbers.
 
     >>> as_budget("smoke:epochs=3")[1].epochs
     3

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 _OPTIONAL = ("automatic", "metrics", "parts", "queries", "tune", "escalate", "also")
-"""Fields that a configuration without them leaves out, so that its fingerprint is that of earlier versions."""
+"""Fields that are left out if empty, so that a configuration keeps its fingerprint from earlier versions."""
 _SILENT = ("gates", "recording", "settings", "remarks")
-"""Fields that change no result, beside those on execution; all others are in the fingerprint."""
+"""Fields that change no result, besides the settings of execution; all other fields are in the fingerprint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class Source:
     model: Component  # the network that is split
     pairs: Sequence[Part]  # each protocol with its defenses
     training: Mapping[str, Any]  # options of the training
-    recording: Recording | None = None  # None to train
-    chosen: Callable[[], Chosen] | None = None  # gives the attacks of `auto`; None if they follow from the defense
+    recording: Recording | None = None  # a recording that replaces the training; None to train
+    chosen: Callable[[], Chosen] | None = None  # chooses the attacks of `auto`; None if they follow from the defense
 
 
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
@@ -136,7 +136,6 @@ class AuditConfig(ExecutionSettings):
 
 
 def _as_json(value: Any) -> Any:
-    """A field of a configuration as JSON."""
     if isinstance(value, tuple):
         return [_as_json(part) for part in value]
     if isinstance(value, Mapping):

@@ -41,7 +41,7 @@ _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "is
 
 
 def check_parts(settings: Mapping[str, Any]) -> None:
-    """Refuse unknown names, options and values of parts (defenses, attacks, …) early, without importing the parts.
+    """Raise `UsageError` for unknown names, options and values of parts (defenses, attacks, …), without importing them.
 
     `registry.parse` later checks plug-ins' options and rules between options, too.
     """
@@ -61,7 +61,7 @@ def check_parts(settings: Mapping[str, Any]) -> None:
 
 
 def own_table(kind: str) -> Mapping[str, str]:
-    """A table of the registry, name -> "module:object", with a user's additions if its module is imported."""
+    """A table of the registry, name -> "module:object", with a user's additions if the table's module is imported."""
     module, _, name = TABLES[kind].partition(":")
     if module in sys.modules:
         table: Mapping[str, str] = getattr(sys.modules[module], name)

@@ -1,4 +1,4 @@
-"""Chooses the protocol of each defense: the defense's own, the run's, or the one that its mixing needs."""
+"""Chooses the protocol of each defense: the defense's own, the run's, or the protocol that its mixing needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _with_protocol(label: str, protocol: str) -> str:
 
 
 def defense_pairs(defenses: Iterable[Any], run: Any) -> list[Part]:
-    """Group defenses by the protocol that they name, or else `run`; in the order of first occurrence.
+    """Group defenses by the protocol that they name, or else by `run`, the run's protocol; in order of occurrence.
 
     Without both, it is `cutmixsl` for a defense that mixes several clients, and otherwise `sl`. Every protocol gets an
     undefended baseline, since results under different protocols cannot be compared.

@@ -1,4 +1,4 @@
-"""`--attack auto`: for each defense, the strongest quick attacks of several adversaries."""
+"""`--attack auto`: for each defense, the strongest quick attacks under several threat models."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from privkit.shared.threat_models import ThreatModel
 
 AUTO = "auto"
 TABLE = Path(__file__).with_suffix(".csv")
-"""Defense × attack, measured; `strongest_under` names the threat models under which this attack is mounted."""
+"""Measured attacks on defenses; `strongest_under` names the threat models under which `auto` mounts an attack."""
 MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes", "weights_and_many_passes")
 """Threat models that `auto` covers."""
 LINKED = ("white_box", "white_box:passes=8")
-"""Attacks on mixed images if their clients share a lower segment; in the table, each client has one of its own."""
+"""Attacks on mixed images if their clients share a lower segment; in the table, each client has its own segment."""
 AMONG_CANDIDATES = ("nearest_record:repeats=64", "nearest_record:repeats=64,passes=8")
-"""Attacks that find out which of the adversary's own records crossed, one pass and several."""
+"""Attacks that find out which of the adversary's own records were sent, from one pass and from several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +34,10 @@ class Chosen:
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """Choose the attacks of `--attack auto` for one defense.
 
-    A table lists the strongest attacks on single defenses. For other options, the registry of measured defenses gives
-    those that identified the most records, before the table's. For a chain, or if neither has the options, the table's
-    attacks on each stage come first, and a general list follows. `shared` says whether several clients share a lower
-    segment.
+    A table lists the strongest attacks on single defenses. For options that it lacks, the attacks that identified the
+    most records in the registry of measured defenses come before the table's. For a chain, or if neither has the
+    options, the table's attacks on each stage come first, and a general list follows. `shared` says whether several
+    clients share a lower segment.
 
     >>> from privkit.parts.registry import parse
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
@@ -63,7 +63,6 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 
 @cache
 def _strongest() -> dict[str, tuple[str, ...]]:
-    """The attacks for each defense in the table of `auto`, by the defense's label."""
     found: dict[str, dict[ThreatModel, str]] = {}
     for row in _lines(TABLE):
         for model in MODELS:

@@ -19,7 +19,7 @@ from privkit.settings.values import as_trust
 from privkit.shared.measures import IMAGES
 from privkit.training.protocol import SplitProtocol
 
-_NAME = "recorded"  # in ids and configurations, of each part that a recording stands for
+_NAME = "recorded"  # name of each part that a recording replaces, in ids and configurations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Recorded:
     smallest_batch: ClassVar[int] = 1
     position_embedding: ClassVar[bool] = True
 
-    part: str  # name of the part
+    part: str  # the kind of the part, such as "dataset"
     sha256: Mapping[str, str]  # SHA-256 of the recording's files
     builders: tuple[str, ...] = ()  # modules that build its segments
 
@@ -70,7 +70,7 @@ def sufficient_attacks(recording: Recording) -> Chosen:
 
 
 def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
-    """Read the recording that the user named, which replaces dataset, model and training."""
+    """Read the recording that the user named, which replaces dataset, model, protocol, defense and training."""
     recording = read_recording(Path(settings["recorded"]).expanduser(), as_trust(settings.get("trust")))
     features = settings.get("features") or []
     named = [features] if isinstance(features, str) else list(features)

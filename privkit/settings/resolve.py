@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 _OF_TRAININGS = ("data_root", "download", "tune")
-"""Settings that have no effect on a recording; others that it refuses are recorded."""
+"""Settings without effect on a recording; the other settings that a recording refuses are part of it."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a configuration file; unknown keys are errors with a suggestion.
+    """Read a configuration file; raises `UsageError` for unknown keys, with a suggestion.
 
     A file may name a `preset` (a paper's settings); settings in the file take precedence over the preset.
     """
@@ -197,7 +197,6 @@ def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) ->
 
 
 def _skipping(dataset: Component) -> Component:
-    """The dataset with the option that leaves out bad rows switched on."""
     if getattr(dataset.spec, "skip_bad_rows", None) is not None:
         beside = "," if ":" in dataset.label else ":"
         given = dataset.label if dataset.spec.skip_bad_rows else f"{dataset.label}{beside}skip_bad_rows=true"
@@ -226,7 +225,6 @@ def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...
 
 
 def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ...]:
-    """The user's metrics; raises `UsageError` if two share a name, or a gate (a condition) names an unknown one."""
     from privkit.metrics.own import PREFIX, check_metric, column
 
     metrics: dict[str, Component] = {}
@@ -252,7 +250,6 @@ def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ..
 
 
 def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
-    """The tuning of attack parameters, or None; a `UsageError` without a tunable attack, or without optuna."""
     if plan is None:
         return None
     from privkit.attacks.search_space import why_untuned
@@ -300,7 +297,7 @@ def _auxiliary(given: Any, dataset: Component) -> str:
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Set an attack's epochs from the budget unless the user named them; refuse an attack with a faulty declaration."""
+    """Set an attack's epochs from the budget unless the user named them; `UsageError` if its declaration is faulty."""
     from privkit.attacks.declaration import check_declared
 
     spec: AnyAttack = attack.spec

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def domain_of(dataset: Component) -> str:
-    """The domain of a dataset: "images", "tokens" or "tables"; raises `UsageError` if a plug-in's names another one."""
+    """The domain of a dataset: "images", "tokens" or "tables"; `UsageError` if a plug-in names another domain."""
     domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
     if domain not in KINDS:
         raise UsageError(f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(KINDS)}")
@@ -42,7 +42,7 @@ def model_for(dataset: Component, given: Any) -> Component:
 
 
 def check_same_domain(config: AuditConfig) -> None:
-    """Refuse other parts, and gates, of another domain than the dataset."""
+    """Raise `UsageError` if another part or a gate (a pass/fail condition) has another domain than the dataset."""
     kind, name = KINDS[domain_of(config.dataset)], config.dataset.name
     if config.auxiliary not in OF_THE_DATASET:
         other = domain_of(parse("datasets", config.auxiliary))

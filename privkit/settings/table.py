@@ -26,14 +26,14 @@ class Setting:
     """One setting of an audit, or one flag of the command."""
 
     name: str  # key of a configuration file and keyword in Python; the flag writes it with hyphens
-    help: str  # what it means, in one sentence
-    kind: type = str  # what its flag reads: str, int, float, Path, or bool for a switch
+    help: str  # the meaning of the setting, in one sentence
+    kind: type = str  # type of the flag's value: str, int, float, Path, or bool for a switch
     many: bool = False  # whether several values may be given, by a flag that is repeated or a list in a file
-    default: Any = None  # None if there is none, or if it depends on other settings
-    absent: str = ""  # what applies without it, in words, if `default` does not show it
-    # from a value of a flag, a file or Python to its checked form. By default, a switch is a bool, and `many` a list.
+    default: Any = None  # default value; None if there is none, or if it depends on other settings
+    absent: str = ""  # the behavior without the setting, in words, if `default` does not show it
+    # converts a value from a flag, a file or Python to its checked form; by default, a switch is a bool, `many` a list
     check: Callable[[Any], Any] = lambda given: given
-    answer: bool = True  # whether it may change an answer, so that the fingerprint of a run depends on it
+    answer: bool = True  # whether it may change a result, so that the fingerprint of a run depends on it
     file: bool = True  # whether a configuration file may hold it
     recorded: bool = False  # whether an audit of a recording may have it; others describe a training
     of_cell: bool = True  # whether the command of one cell repeats it from the command of its run
@@ -75,7 +75,7 @@ _PART = "NAME or NAME:key=value,…"
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings:
-    """Settings on what is audited, under which adversary, and what is measured."""
+    """Settings for what is audited, under which adversary, and what is measured."""
 
     recorded: Path | None = _setting(
         "Folder of a recording (privkit.Recorder) to audit, instead of training a model here.",
@@ -168,7 +168,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionSettings:
-    """Settings on how a run is computed, which do not change results. A configuration inherits these fields."""
+    """Settings for how a run is computed, which do not change results. A configuration inherits these fields."""
 
     data_root: Path | None = _how(
         "Folder of the official datasets.", absent=f"${DATA_ROOT_VARIABLE}", check=values.as_folder("data_root")
@@ -227,7 +227,7 @@ class CommandFlags:
 
 
 def settings_of(declared: type) -> tuple[Setting, ...]:
-    """The settings that a class declares, in order of declaration; what their flags read follows from their types."""
+    """The settings that a class declares, in order of declaration; the type of a field decides the type of its flag."""
     return tuple(_declared(each) for each in fields(declared))
 
 
@@ -243,9 +243,9 @@ def _declared(each: Field[Any]) -> Setting:
 
 SETTINGS = {each.name: each for declared in (AuditSettings, ExecutionSettings) for each in settings_of(declared)}
 FLAGS = (*SETTINGS.values(), *settings_of(CommandFlags))
-"""The flags of `privkit audit`, but for those of how a run is shown."""
+"""The flags of `privkit audit`, except those that say how a run is shown."""
 KEYS = tuple(name for name, each in SETTINGS.items() if each.file)
-"""What a configuration file may hold; a flag of the same name overrides it."""
+"""Keys that a configuration file may have; a flag of the same name overrides the key."""
 DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if each.default not in (None, False, ())}
 
 
@@ -258,7 +258,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
-    """An instance of a class of settings from the user's values, each of which is checked.
+    """Make an instance of a class of settings from the user's values, each of which is checked.
 
     >>> checked(ExecutionSettings, {"cell_memory": "4GiB"}).cell_memory
     4294967296
@@ -268,7 +268,7 @@ def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
 
 
 def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in JSON's types, for the manifest, from which a run's workers read them.
+    """The settings as JSON, for the manifest, from which a run's workers read them.
 
     Trusted modules are left out for security; the command of each worker names them.
     """
@@ -276,7 +276,6 @@ def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A setting's value as JSON."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

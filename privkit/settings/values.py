@@ -21,7 +21,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def must_be(what: str, fits: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function that returns a setting's value if it fits, and otherwise says what it must be."""
+    """Make a function that returns a setting's value if it fits, and otherwise raises `UsageError` with `what`."""
 
     def checked(given: Any) -> Any:
         if not fits(given):
@@ -32,18 +32,18 @@ def must_be(what: str, fits: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def as_folder(name: str) -> Callable[[Any], Path]:
-    """A function that turns a setting into a folder; `~` is the user's home."""
+    """Make a function that turns a setting into a folder; `~` is the user's home."""
     checked = must_be(f"{name} must be the path of a folder", lambda given: isinstance(given, str | Path))
     return lambda given: Path(checked(given)).expanduser()
 
 
 def as_switch(name: str) -> Callable[[Any], Any]:
-    """A function that checks that a setting is a bool."""
+    """Make a function that checks that a setting is a bool."""
     return must_be(f"{name} must be true or false", lambda given: isinstance(given, bool))
 
 
 def as_count(name: str, most: int = 1024, least: int = 1) -> Callable[[Any], Any]:
-    """A function that checks that a setting is a whole number from `least` to `most`."""
+    """Make a function that checks that a setting is a whole number from `least` to `most`."""
     what = f"{name} must be a whole number from {least} to {most}"
     return must_be(what, lambda given: type(given) is int and least <= given <= most)
 
@@ -62,12 +62,12 @@ as_device = must_be(
 
 
 def as_many(value: Any) -> Sequence[Any]:
-    """The value as a list, unless it is one already."""
+    """The value as a list, unless it is a list or tuple already."""
     return value if isinstance(value, list | tuple) else [value]
 
 
 def as_options(what: str, given: Any) -> dict[str, Any]:
-    """Options as a table, from a table or a text such as "a=1,b=2"."""
+    """Convert a mapping, or a text such as "a=1,b=2", to a dict of options; raises `UsageError` for other values."""
     if isinstance(given, str):
         return read_options(given, given, what)
     if not isinstance(given, Mapping):
@@ -76,7 +76,7 @@ def as_options(what: str, given: Any) -> dict[str, Any]:
 
 
 def as_seeds(given: Any) -> tuple[int, ...]:
-    """Seeds: whole numbers ≥ 0, each once."""
+    """Check seeds: whole numbers from 0 to 2³² − 1; each is kept once."""
     seeds = as_many(given)
     for seed in seeds:
         must_be("a seed is a whole number from 0 to 2^32 - 1", lambda one: type(one) is int and 0 <= one < 2**32)(seed)
@@ -86,7 +86,7 @@ def as_seeds(given: Any) -> tuple[int, ...]:
 
 
 def as_memory(given: Any) -> int:
-    """Bytes of an amount of memory such as "4GiB".
+    """Convert an amount of memory, such as "4GiB", to bytes.
 
     >>> as_memory("500MiB"), as_memory("2G")
     (524288000, 2147483648)
@@ -98,7 +98,7 @@ def as_memory(given: Any) -> int:
 
 
 def as_trust(given: Any) -> tuple[str, ...]:
-    """The modules from which a recording may build its segments: names, each once."""
+    """Check the names of the modules from which a recording may build its segments; each is kept once."""
     names = [] if given is None else as_many(given)
     for name in names:
         known = isinstance(name, str) and _MODULE.fullmatch(name)
@@ -108,12 +108,12 @@ def as_trust(given: Any) -> tuple[str, ...]:
 
 
 def as_spec(name: str, declared: type) -> Callable[[Any], Any]:
-    """A function that turns options into an object of a class that declares them."""
+    """Make a function that turns options into an object of the class `declared`."""
     return lambda given: specify(name, declared, as_options(name, given))
 
 
 def as_features(given: Any) -> tuple[str, ...]:
-    """Names of feature networks; they are loaded when the run begins."""
+    """Check names of feature networks; they are loaded when the run begins."""
     names = as_many(given)
     if not all(isinstance(name, str) for name in names):
         raise UsageError(f"features must be names of networks, got {shortened(given)}")
@@ -122,7 +122,7 @@ def as_features(given: Any) -> tuple[str, ...]:
 
 
 def as_gates(given: Any) -> tuple[Gate, ...]:
-    """Gates: conditions on results, under which a run passes or fails."""
+    """Parse gates: conditions on results, under which a run passes or fails."""
     from privkit.reports.gate import Gate, GateError, must_agree
 
     texts = as_many(given)

@@ -24,9 +24,9 @@ from privkit.training.stacked import Stacked
 class RecordedRounds:
     """Recorded rounds: the data that were sent, and data that only the trusted side knows."""
 
-    views: list[View]  # for the adversary, pass after pass
-    receipts: list[Receipt]  # for the accountant, one a view
-    # int64 [P·N·k], for scoring: the victim on each seat of each row of the views; −1 on an empty seat. An attack's
+    views: list[View]  # for the adversary, one for each round, pass after pass
+    receipts: list[Receipt]  # for the accountant, one for each view
+    # int64 [P·N·k], for scoring: the k attacked records in each of N released rows; −1 for fewer records. An attack's
     # guesses are compared with the first pass.
     members: Tensor
 
@@ -56,7 +56,7 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
 
 
 def black_box_query(edge: Clients) -> Query:
-    """A function that sends the adversary's own images, with random labels, to the clients for their release."""
+    """Make a function that sends the adversary's own images, with random labels, to the clients for their release."""
     lowers = CopiesOnce(edge.lowers)
 
     @torch.no_grad()
@@ -72,8 +72,7 @@ def black_box_query(edge: Clients) -> Query:
 
 
 def shared_lower(edge: Clients) -> nn.Module | None:
-    """The lower segment that a white-box adversary knows, which is frozen or averaged; None if clients have different
-    ones."""
+    """The lower segment, frozen or averaged, that a white-box adversary knows; None if the clients' segments differ."""
     weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]
     same = all(bool((stack == stack[:1]).all()) for stack in weights)
     if not same:
@@ -83,7 +82,7 @@ def shared_lower(edge: Clients) -> nn.Module | None:
 
 
 def holds_all(edge: Clients) -> bool:
-    """Whether the adversary holds all parts of a release, like the server that computes on it."""
+    """Whether the adversary holds the whole release, which a defense may split into parts for several storages."""
     return not edge.held or set(edge.defense.storages) <= set(edge.held)
 
 
@@ -95,19 +94,19 @@ class HeldParts(nn.Module):
         self.defense, self.held = edge.defense, edge.held
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Released records [N, ...] -> their held parts [N, ...]; see `held_parts`."""
+        """Map released records [N, ...] to their held parts [N, ...]; see `held_parts`."""
         return held_parts(rows, self.defense, self.held)
 
 
 def moved_view(view: View, move: Callable[[Tensor], Tensor]) -> View:
-    """The view with each tensor moved, for example to another device."""
+    """A copy of the view in which `move` was applied to each tensor, for example to move it to another device."""
     tensors: dict[str, Any] = {n: move(value) for n, value in vars(view).items() if isinstance(value, Tensor)}
     return replace(view, **tensors)
 
 
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     """Flatten M messages of B releases, [M, B, ...], into one batch [M·B, ...], as an adversary gets them. Entry m·B +
-    b (from 0) is the release that image b of every client in mixing group m is part of.
+    b (from 0) is the release that contains image b of every client in mixing group m.
 
     Defense stages of the server are left out. The defense determines whether mixing weights are public.
     """
@@ -134,11 +133,11 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     return QueryResult(view=view, members=members)
 
 
-_TRIALS = 4  # rounds of copies that pass in full: one of them may hold black images, which hide draws
+_TRIALS = 4  # rounds of copies that are computed in full: images may be black in one round, which hides random draws
 
 
 class CopiesOnce:
-    """Lower segments in evaluation mode that compute a record only once if a client's batch consists of its copies.
+    """Lower segments in evaluation mode that compute a record only once if a client's batch consists of copies of it.
 
     The result would differ if a user's segment draws random numbers or mixes records of its batch, or if the machine
     rounds small batches differently. So the first rounds of copies are also computed in full; if a bit differs, all
@@ -147,7 +146,7 @@ class CopiesOnce:
 
     def __init__(self, lowers: Stacked) -> None:
         self._lowers = lowers
-        self.trials = _TRIALS if type(lowers) is Stacked else None  # left to compute in full, too; None for all rounds
+        self.trials = _TRIALS if type(lowers) is Stacked else None  # rounds left to compute in full, too; None for all
 
     def __call__(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
         """Evaluate the segments as `Stacked.forward` does; the output is one tensor."""
@@ -164,6 +163,6 @@ class CopiesOnce:
         return whole
 
     def _copied(self, once: Tensor, count: int) -> Tensor:
-        """The output for one record of each client, [n, 1, ...], repeated `count` times, [n, B, ...]."""
+        """Compute the output for one record of each client, [n, 1, ...], and repeat it `count` times, [n, B, ...]."""
         given: Tensor = self._lowers(once)
         return given.repeat_interleave(count, 1)

@@ -30,13 +30,12 @@ from privkit.training.round import message_weights, send_back
 from privkit.training.spec import TrainingSpec, optimizer_of
 from privkit.wire.channel import answer_of, holds_all, record_rounds
 
-_FAKES = 0.1  # share of rounds in which a client with a guard sends wrong labels; SplitGuard's evaluation has as many
+_FAKES = 0.1  # share of rounds in which a client with a guard sends wrong labels, as in SplitGuard's evaluation
 HONEST_ROUNDS = 250
-"""Rounds of honest training with which a detection is compared, or as many as the hijack took: 15 CPU seconds."""
+"""Rounds of honest training that are tested for a false alarm, at least up to the detection: 15 CPU seconds."""
 _LOUD = 100.0
 _TRIED = 16
-"""Scale, and images per message, of the random smashed data on which a defense is tried; large enough to show
-clipping."""
+"""Scale, and images per message, of random smashed data on which a defense is tried; large enough to show clipping."""
 
 
 class LiveClients:
@@ -45,11 +44,11 @@ class LiveClients:
     Images, orders, defenses, averaging and the clients' optimizer are as in honest training (`spec`). The learning rate
     stays at its peak, since the length of the attack is unknown. Defenses in which the server changes gradients are not
     applied. With a `guard`, a detector of malicious servers, a client sends wrong labels in a tenth of the rounds and
-    does not train on the returned gradients. `passes` says how often `views` sends the attacked images. A
-    `NotApplicable` says if lower segments are not trained, or if no single server receives whole releases.
+    does not train on the returned gradients. `passes` says how often `views` sends the attacked images. Raises
+    `NotApplicable` for standalone clients, next-token models and untrained lower segments, and if no single server
+    receives whole releases.
 
-    Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: in which the clients follow the
-    protocol.
+    Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: clients that follow the protocol.
     """
 
     def __init__(
@@ -84,8 +83,8 @@ class LiveClients:
         self.labels: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Run one round of training, in which `answer` computes the returned gradient from what the server sees. If it
-        overflows in a lower segment, an `AttackDiverged` is raised, and the weights stay unchanged."""
+        """Run one round of training, in which `answer` computes the returned gradient from the server's view. Raises
+        `AttackDiverged`, and leaves the weights unchanged, if a gradient is not finite in a lower segment."""
         edge, spec, device = self._edge, self._spec, self._private.x.device
         protocol, number = edge.protocol, self._number
         rounds = rounds_an_epoch(int(self._shares.sizes.sum()), protocol.clients, spec.batch_size)
@@ -163,9 +162,10 @@ class LiveClients:
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
     """A function by which the server applies the clients' defense to its own smashed data (`ImageObservation.imitate`).
-    The clients' defense and frozen block are public; only the shape of their lower segments is used. The result is None
-    if the defense acts on images before the lower segments, changes the shape of smashed data, or is applied by the
-    server.
+    The clients' defense and frozen block are public; only the shape of their lower segments is used.
+
+    The result is None if the defense acts on images before the lower segments, mixes several clients, is applied by the
+    server, changes the shape of smashed data, or has no effect on them.
     """
     messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
     if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
@@ -187,14 +187,14 @@ def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Ten
 
 @torch.no_grad()
 def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
-    """Random numbers in the shape of one round's smashed data, on which every defense has an effect."""
+    """Random numbers in the shape of one round's smashed data, large enough that every defense changes them."""
     device = next(iter(edge.parameters()), torch.zeros(())).device
     shape, draws = edge.smashed_shape(domain), Generator(device).manual_seed(0)
     return _LOUD * torch.randn(edge.protocol.active * _TRIED, *shape, generator=draws, device=device)
 
 
 def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:
-    """Train `upper` as an honest server, for comparison with a malicious one: the losses until training diverges."""
+    """Train `upper` as an honest server, to compare with a malicious server: the losses until training diverges."""
     own = [weight for weight in upper.parameters() if weight.requires_grad]
     optimizer = optimizer_of(spec.upper, own) if own else None
     losses: list[float] = []

@@ -20,9 +20,8 @@ class Queries:
         self._ask, self._rules, self.rounds = ask, rules, 0
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Send one round of images; raises `NotApplicable` if the threat model forbids it, or an image twice in a
-        round.
-        """
+        """Send one round of images and return its release. Raises `NotApplicable` if the threat model allows no further
+        round, or if it forbids copies and two images are equal."""
         if self._rules.rounds is not None and self.rounds >= self._rules.rounds:
             raise NotApplicable(
                 f"the threat model allows {self._rules.rounds:,} rounds of own images, and the attack asks for more: "

@@ -18,16 +18,16 @@ from privkit.wire.channel import answer_of, moved_view
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRound:
-    """One round of training with M messages (batches of B releases) from n clients: what each adversary sees, and data
-    for scoring.
+    """One round of training with M messages (batches of B releases) from n clients: each adversary's view, and data for
+    scoring.
 
     Attributes:
         view: the server's view: releases [M·B, ...], public random numbers, and in `cut_gradient` the gradient that the
             server sends back (with gradient=average the mean over messages, otherwise of each message's own loss).
         received: the view of each sending client; empty if images are mixed before the lower segments. `smashed` [B,
-            ...] is the output of its lower segment before the defense; `cut_gradient` reaches this segment after the
-            defense's backward pass, plus the gradient of the client's penalty, if any; None if lower segments are
-            frozen.
+            ...] is the output of its lower segment before the defense. `cut_gradient` is the gradient that arrives
+            there after the defense's backward pass, plus the gradient of the client's penalty, if any; None if lower
+            segments are frozen.
         members: indices of the up to k images mixed into each release, int64 [M·B, k], filled with −1.
         labels: labels of the round's images, int64 [n·B] or [n·B, L], client after client.
         images: the round's images in the same order, [n·B, ...]; None if they are not kept.
@@ -51,10 +51,10 @@ class RecordedRound:
 
 
 class Transcript:
-    """Replaces `split_round` and records each round that is `wanted` (by default all); arguments and results are those
-    of `split_round`, bit for bit. With `inputs`, images and lower segments are kept, for attacks by a client.
+    """Replaces `split_round` and records each round that is `wanted` (by default all). It takes and returns the same as
+    `split_round`, bit for bit. With `inputs`, images and lower segments are kept, for attacks by a client.
 
-    Source: privkit's own; what is recorded are the messages of Gupta and Raskar 2018, Algorithm 1.
+    Source: privkit's own; the recorded messages are those of Gupta and Raskar 2018, Algorithm 1.
     """
 
     def __init__(self, wanted: Callable[[int], bool] | None = None, *, inputs: bool = False) -> None:
@@ -91,7 +91,7 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """What a U-shape's server saw of one client, with gradients, in each kept round, at the first or second cut."""
+        """A U-shape's server's view of one client in each kept round, with gradients, at the first or second cut."""
         if cut == "second":
             return [played.returned[client] for played in self.rounds]
         return [_of_message(played.view, client) for played in self.rounds]
@@ -110,13 +110,11 @@ def _of_message(view: View, number: int) -> View:
 
 
 def _retain(module: nn.Module, inputs: object, output: Tensor) -> None:
-    """Keep the gradient that arrives at a module's output, without changing the gradient."""
     if output.requires_grad:
         output.retain_grad()
 
 
 def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares: Tensor | None) -> RecordedRound:
-    """The record of a round, with tensors on the CPU and detached from graphs."""
     sent, gradient = played.sent, played.cut_gradient.detach().float()
     if edge.protocol.gradient == "average":
         weights = message_weights(sent.groups, shares).to(gradient.dtype)

@@ -1,4 +1,4 @@
-"""Canaries that are labels: an attack guesses which of two labels was used, from returned gradients."""
+"""Canaries that are labels: an attack guesses from returned gradients which of two labels was used."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from privkit.wire.transcript import Transcript
 
 
 def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Canaries are labels: the adversary guesses from the returned gradient which of two labels was used.
+    """Send each of K images with its own label (`coins` true, bool [K]) or another, and record the returned gradients.
 
     The model is not trained in these rounds, so the result is a lower bound on what a training with as many rounds
-    reveals. `coins`, bool [K], chooses one of two labels for each of K attacked images.
+    reveals. Raises `NotApplicable` if the run's labels, server or parts do not allow this.
     """
     edge, victims = context.model.edge, context.seed_data.victims
     must_send_labels(context)
@@ -52,7 +52,7 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
 def _returned(
     context: TrainedContext, labels: Tensor, pair: Tensor, times: int, draws: Generator
 ) -> tuple[list[View], Tensor]:
-    """Send K images `times` times without training, and record the gradients that come back.
+    """Send K images `times` times (in as many passes) without training, and record the gradients that come back.
 
     `pair`, int64 [2, K], holds the two candidates for the used `labels` [K]. Returns the adversary's view of each pass,
     and the gradients, of F numbers, that are expected for either candidate, [times, 2, K, F].
@@ -85,7 +85,7 @@ def _returned(
 def _either_side(
     upper: nn.Module, released: Tensor, pair: Tensor, defense: Defense, averaged: bool, draws: Generator
 ) -> Tensor:
-    """The gradients that are expected back under the first and the second candidate label of each record, [2, M·B, F].
+    """Compute the gradients expected under the first and the second candidate label of each record, [2, M·B, F].
 
     The labels of all other records are assumed unknown; `released` is [M, B, ...] from M clients with B records each,
     and `pair` is int64 [2, M, B]. If `averaged`, all clients get the mean of all clients' gradients.

@@ -23,13 +23,13 @@ from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record_rounds, shared_lower
 
 _EXPECTED_FROM = 8
-"""Number of noise-free releases whose mean is a canary's expected row; more than one because of shuffles."""
-_CANDIDATES = 1_024  # auxiliary images (times clients that must send each) among which counterparts are searched
+"""Number of noise-free releases whose mean is a canary's expected release; more than one because of shuffles."""
+_CANDIDATES = 1_024  # number of auxiliary images among which counterparts are searched, over all clients
 
 _MEET = "in the lower segment, images of a batch affect each other"
 
 Look = Callable[[Tensor], Tensor]
-"""(images [N, ...], in whole rounds) -> each one's release without noise, [N, ...]."""
+"""A function: images [N, ...], in whole rounds -> the release of each image without noise, [N, ...]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,17 +37,17 @@ class Sending:
     """One run with canaries: the releases, and the releases that the adversary expects with and without each canary."""
 
     views: list[View]  # what the adversary saw
-    rows: Tensor  # int64 [R, K], the row of canary i, or its counterpart, in pass r
-    present: Tensor  # [K, ...] or [R, K, ...], the expected content of that row with the canary
-    absent: Tensor  # likewise with its counterpart
+    rows: Tensor  # int64 [R, K], the released record that contains canary k or its counterpart in pass r
+    present: Tensor  # [K, ...] or [R, K, ...], the expected release with the canary
+    absent: Tensor  # the same with its counterpart
     claim: Certificate  # the certificate that such canaries test
     mechanism: SplitMechanism | None  # the claimed mechanism; None without a claim
     shared: str  # why canaries depend on each other; empty if they are independent trials
-    refuted: str = ""  # why the run's certificate cannot stand, whatever the scores are; empty if nothing shows it
+    refuted: str = ""  # why the run's certificate is wrong for any scores; empty if it is not
 
 
 def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Canaries are images. The counterpart of each is the image whose release by the same client differs most."""
+    """Send each of K images or, by its coin, its counterpart: the image whose release differs most from its own."""
     edge, victims = context.model.edge, context.seed_data.victims
     size, passes, silent = context.round_size, context.release_count.epochs, noiseless(edge)
     located = tells_where(silent, victims.x[:size])
@@ -85,12 +85,11 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
 
 
 def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    """For each canary, its own or its counterpart's content, by its coin, [K, ...]."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:
-    """For each of K canaries, the number of the candidate whose release by the same client differs most, int64 [K].
+    """For each of K canaries, find the image whose release by the same client differs most: its number, int64 [K].
 
     Args:
         present: releases of the canaries, [K, ...], ordered by round, and within a round by client.
@@ -110,14 +109,14 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
 
 
 def tells_where(edge: Clients, images: Tensor) -> bool:
-    """Whether public randomness reveals each image's weight at each position of the release, as without a shuffle."""
+    """Whether public randomness reveals each image's mixing weight at each position, as it does without a shuffle."""
     if edge.defense.level != "smashed" or not edge.defense.keeps_positions or edge.block is not None:
         return False
     return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.weights is not None
 
 
 def seen_alone(edge: Clients, size: int) -> Look:
-    """A function that gives the release of each image alone, neither mixed nor masked."""
+    """A function that computes the release of each image alone, neither mixed nor masked, `size` images at a time."""
 
     @torch.no_grad()
     def look(images: Tensor) -> Tensor:
@@ -129,7 +128,7 @@ def seen_alone(edge: Clients, size: int) -> Look:
 
 
 def _seen_through(query: Query, size: int, draws: Generator) -> Look:
-    """A function that gives the mean release of each image over several queries of `size` images per round."""
+    """A function that computes the mean release of each image over several queries of `size` images."""
 
     def look(images: Tensor) -> Tensor:
         own = Generator(images.device).manual_seed(int(torch.randint(2**31, (1,), generator=draws)))
@@ -151,11 +150,11 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected mixture of each of K canaries in each of P passes, with the canary and without it: [P, K, ...] each.
+    """Compute the expected mixture that contains each of K canaries, and without it, in P passes: [P, K, ...] each.
 
-    The other places of a mixture are assumed to hold the mean of their canary and its counterpart, whose own releases
-    are `present` and `absent` [K, ...]. `members`, int64 [P, places in a pass], is the canary at each place, −1 for
-    none.
+    The other images of a mixture are assumed to be the mean of a canary and its counterpart. `present` and `absent`,
+    [K, ...], are the releases of each canary and its counterpart alone. `members`, int64 [P, places in a pass], is the
+    canary at each place, −1 for none.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)
@@ -173,7 +172,7 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
 
 
 def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
-    """The number of the released record that contains each image, in each pass over the images, int64 [R, K]."""
+    """The number of the released record that contains each of K images, in each of R passes over them, int64 [R, K]."""
     passes, seats = members.shape
     at = torch.arange(passes * seats, device=members.device).view(passes, seats) // mixed
     spare = torch.where(members >= 0, members, count)  # empty seats write to a place of their own
@@ -181,7 +180,7 @@ def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
 
 
 def noiseless(edge: Clients) -> Clients:
-    """A copy of the clients with negligible noise, which computes the expected releases."""
+    """A copy of the clients with negligible noise, to compute expected releases."""
     silent = deepcopy(edge).eval()
     silent.defense = edge.defense.noiseless()
     return silent

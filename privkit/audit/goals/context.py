@@ -1,4 +1,4 @@
-"""The starting point of every goal: the recorded messages, the adversary's knowledge, and the result row so far."""
+"""What every goal starts from: the recorded messages, the adversary's knowledge, and the result row so far."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ATTACK_CHECKPOINT = "attack.ckpt"  # file in a cell's folder while its attack ru
 
 _FALSE_POSITIVES = 0.01  # the false positive rate at which true positives are counted
 _REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"
-"""End of a rate's method, if the scores leak in the other direction."""
+"""End of a rate's `method` if low scores mark positive examples."""
 
 
 @dataclass(kw_only=True)
@@ -55,9 +55,9 @@ class Spent:
     """
 
     clock: Callable[[], float]  # returns the time in seconds, as `privkit.torch_utils.clock`
-    training: float | None = None  # seconds of training the model, even for another result; None for a recording
-    controls: float = 0.0  # seconds of the attack's control experiments, even for another result
-    earlier: float = 0.0  # seconds of the attack before interruptions of the run
+    training: float | None = None  # seconds of training the model, even if for another cell; None for a recording
+    controls: float = 0.0  # seconds of the attack's control experiments, even if for another cell
+    earlier: float = 0.0  # seconds of the attack before the run was interrupted
     _since: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,7 +69,7 @@ class Spent:
 
     @contextmanager
     def controlling(self) -> Iterator[None]:
-        """Count the seconds of this block as time of control experiments."""
+        """Context manager that counts its seconds as time of control experiments."""
         start = self.clock()
         yield
         seconds = self.clock() - start
@@ -77,7 +77,7 @@ class Spent:
         self._since += seconds
 
     def attacked(self) -> float:
-        """Seconds of the attack in this process."""
+        """Seconds of the attack in this process, without control experiments."""
         return self.clock() - self._since
 
     @property
@@ -92,21 +92,20 @@ class Spent:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackContext:
-    """What one attack of an audit may use: what crossed the cut, and the parts of the model that its adversary knows.
+    """What one attack of an audit may use: the recorded messages, and the parts of the model that its adversary knows.
 
-    The methods that give access to the model return None here. Subclasses override them: that for a trained model gives
-    everything, that for a recording what was recorded.
+    Methods that give access to the model return None here; subclasses for a trained model or a recording override them.
     """
 
     config: AuditConfig  # the run's configuration
     cell: Cell  # the cell: one defense, attack and seed
     seed_data: SeedData  # what all cells of one seed share
     folder: RunFolder  # the run on disk
-    progress: Progress  # shows what happens
+    progress: Progress  # displays the progress
     log: Callable[[str], None]  # the cell's log
     made_of: Ingredients  # provenance of the cell and of everything it shares with others
-    spent: Spent  # counts the cell's seconds
-    recording: RecordedRounds  # the attacked images as they crossed the wire after training
+    spent: Spent  # the stopwatch of this cell
+    recording: RecordedRounds  # the messages of the attacked records, sent after training
     certificate: Certificate | None  # what is proven about the run's privacy; None if this is unknown
     row: Row  # a result with only the fields that do not depend on the attack's outcome
 
@@ -118,45 +117,45 @@ class AttackContext:
 
     @property
     def round_size(self) -> int:
-        """Number of images in one round, over all clients."""
+        """Number of records in one round, over all clients."""
         size: int = self.config.protocol.spec.active * self.config.training.batch_size
         return size
 
     def refuse(self) -> None:
-        """Raise `NotApplicable` if the attack cannot be run here, for reasons other than its goal."""
+        """Raise `NotApplicable` if the attack cannot be run on this model or recording."""
 
     def checks(self) -> tuple[Check, ...]:
-        """Checks whether measurements contradict the privacy claim, and whether the model learned its task."""
+        """Check whether measurements contradict the privacy claim, and whether the model learned its task."""
         return ()
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences on the model, and on what the attack was given that the claim does not cover."""
+        """Sentences about the model, and about knowledge of the attack that the privacy claim does not cover."""
         return ()
 
     def lacking(self) -> str:
-        """Why the adversary lacks what the attack needs, as the end of a sentence; empty if no reason is known."""
+        """Why the adversary lacks an input that the attack needs, as the end of a sentence; empty if unknown."""
         return ""
 
     def rounds(self) -> Transcript | None:
         """Recorded rounds of training with their labels; None if the training can be run again instead."""
 
     def label_shares(self) -> Tensor:
-        """The share of each label among the private records, [L]."""
+        """The share of each of L labels among the private records, [L]."""
         splits = self.seed_data.splits
         return splits.private.y.cpu().bincount(minlength=splits.classes) / len(splits.private)
 
     def lower(self) -> nn.Module | None:
-        """The lower segment that a white-box adversary knows."""
+        """The lower segment that a white-box adversary knows; None if there is none."""
 
     def upper(self) -> nn.Module | None:
-        """The server's segment."""
+        """The server's segment; None if the adversary does not know it."""
 
     def predicts_texts(self) -> bool:
         """Whether clients learn to predict the next token of their texts; always False for a recording."""
         return False
 
     def beside_the_release(self) -> str:
-        """A sentence on other data about records that the server received and these attacks ignore; else empty."""
+        """A sentence about other data on records that the server received and the attacks do not use; else empty."""
         return ""
 
     def keeps_labels(self) -> bool:
@@ -164,26 +163,26 @@ class AttackContext:
         return False
 
     def upper_history(self) -> list[nn.Module] | None:
-        """Copies of the server's segment during its training, the oldest first."""
+        """Copies of the server's segment during its training, the oldest first; None if they are not known."""
 
     def query(self) -> Query | None:
-        """The adversary's access to the defended clients, without a count or limit of queries."""
+        """The adversary's access to the defended clients, without a count or limit of queries; None without access."""
 
     def clients(self) -> TrainingClients | None:
-        """The clients before any training, for an attack that takes over the training."""
+        """The clients before any training, for an attack that takes over the training; None without a training."""
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
-        """Apply the clients' defense to smashed data; see `ImageObservation.imitate`."""
+        """A function that applies the clients' defense to smashed data, or None; see `ImageObservation.imitate`."""
 
     def defended(self) -> Defended | None:
         """The clients' defense, for control experiments; None if these have no access to it."""
 
     def generator(self) -> Generator:
-        """The generator of the attack's randomness."""
+        """A generator for the attack's random draws, with a seed from the run's seed and the attack's name."""
         return Generator().manual_seed(derive(self.cell.seed, "attack", self.cell.attack.name))
 
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint in which the attack saves its state."""
+        """Open the checkpoint in which the attack saves its state; an interrupted attack continues from it."""
         home = self.folder.cell(self.cell.id)
         note = partial(self.folder.note, self.cell, self.made_of)
         checkpoint = Checkpoint(home / ATTACK_CHECKPOINT, self.progress.step, note, self.spent.attacked)
@@ -199,7 +198,7 @@ class AttackContext:
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
         """Run the attack's control experiments, in which it must succeed on easy data and fail on noise.
 
-        Their checks are stored, so `mount` is called once for each attack, shape of a release and value of `of`.
+        Results are stored, so `mount`, which runs them, is called once for each attack, shape of a release and `of`.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
@@ -222,7 +221,7 @@ class AttackContext:
         return checks
 
     def planted(self, mount: Callable[[], tuple[Control, ...]]) -> tuple[Check, ...]:
-        """Checks from control experiments of an attack that returns scores, on undefended data with a planted leak."""
+        """Run control experiments of an attack that returns scores, on undefended data with a planted leak."""
         checks = self.controls(mount)
         if self.cell.defense.name == "none":
             return checks
@@ -233,7 +232,7 @@ class AttackContext:
         return (*checks, Check(name="wins_through_the_defense", passed=None, detail=detail, decisive=False))
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-        """The numbers of `told_apart` for the result row. The scores are stored for the report's ROC curve."""
+        """Compute `told_apart` for the result row, and store the scores for the report's ROC curve."""
         path, values = self.folder.cell(self.cell.id) / SCORES, scores.values.double().cpu().numpy()
         write_arrays(path, values=values, positive=positive.cpu().numpy())
         return told_apart(scores, positive, batches)
@@ -254,11 +253,11 @@ def must_have_one_label(context: AttackContext) -> None:
 
 
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-    """How well scores separate the examples in `positive`, bool [N]: AUC, advantage, and TPR at 1 % false positives.
+    """Measure how well scores separate positive examples, bool [N]: AUC, advantage, and TPR at 1 % false positives.
 
-    If the AUC's whole interval lies below 1/2, rate and advantage use the negated scores, and `method` says so.
-    Otherwise the sign is kept, since the better of two signs would suggest a leak where there is none. `batches` [N]
-    adds the mean AUC within rounds.
+    If the AUC's whole interval lies below 1/2, the other two use the negated scores, and their `method` says so.
+    Otherwise the sign is kept, since the better of two signs would suggest a leak where there is none. `batches` [N],
+    the round of each example, adds the mean AUC within rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)
@@ -274,6 +273,6 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
 
 
 def better_than_chance(answers: Mapping[str, Interval]) -> tuple[bool, float]:
-    """Whether an attack's AUC (from `told_apart`) is significantly above 1/2; and its error 1 − AUC, for escalation."""
+    """Whether an attack's AUC (from `told_apart`) is significantly above 1/2; and the attack's error, 1 − AUC."""
     auc = answers["auc"]
     return auc.low > 0.5, 1 - auc.value

@@ -31,15 +31,15 @@ from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
 _INSIDE = 0.99  # share of the way from the mean image to a record at which derivatives are taken, off a clip's limits
-_WHOLE = 1e-4  # share of a difference's square that a projection may miss and still count as complete
-_HALF = 0.5  # least projection of a 1 at a word's place for a release that contains the word
-_HALVINGS = 8  # most halvings of records until the defense's bounds no longer change them
+_WHOLE = 1e-4  # share of a difference's squared norm that a complete projection may miss
+_HALF = 0.5  # a release contains a word if the projection of a 1 at the word's place is above this
+_HALVINGS = 8  # number of scale factors 1, 1/2, 1/4, … that are tried until the defense's bounds change no record
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
 """Effects of a stage that an attack must undo; clipping and parts only remove something from a record."""
 
 
 def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Defended:
-    """The defense and protocol of trained clients, for control experiments, with the shape of their lower segments."""
+    """Describe the defense of trained clients, with a function that builds its clients for a control experiment."""
     sites = sites_of(stages_of(edge.defense))
     sent = (*sites.images, *sites.smashed)
     undone = frozenset[str]().union(*(stage.effects or () for stage in sent)) & _UNDONE
@@ -57,7 +57,7 @@ def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Def
 
 
 def _unknown(stage: Defense) -> str:
-    """Why a stage cannot run without noise, or why its effect cannot be undone; empty if both are possible."""
+    """Say why a stage cannot run without noise, or why its effect is unknown; empty if neither holds."""
     if stage.effects is None:
         return f"{stage.name} does not declare its effects"
     if "noises" in stage.effects and not stage.noise_fields:
@@ -66,9 +66,8 @@ def _unknown(stage: Defense) -> str:
 
 
 def _within_bounds(defense: Defense, white: Tensor) -> float:
-    """The largest power of 1/2 by which a white image must be scaled so that a clamp or norm bound leaves it unchanged,
-    since control experiments send images through the defense; 1 if none suffices.
-    """
+    """The largest power of 1/2 whose product with a white image passes the defense's clamp or norm bound unchanged,
+    else 1."""
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
     return next((f for f in factors if torch.equal(defense.public_transform(f * white), f * white)), 1.0)
 
@@ -91,10 +90,10 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Clients of a control experiment: they send the records themselves through the defense, without noise.
+        """Build clients for a control experiment: they send the records themselves through the defense, without noise.
 
-        `shape` is that of the records; images may be smaller than the run's. `marked` puts a mark into each token that
-        reveals its record (`Marked`), if tokens are moved or dropped.
+        `shape` is a record's shape; images may be smaller than the run's. If the defense moves or drops tokens,
+        `marked` adds a mark to each token that reveals its record (`Marked`).
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
         device = next(iter(edge.parameters()), torch.zeros(())).device
@@ -135,10 +134,8 @@ class HonestClients:
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of `apart` that the release contains: of images the projection, of texts the released places.
-
-        Table rows are returned whole.
-        """
+        """The part of `apart` (guesses minus records, [N, ...]) that the release reveals: for images a projection, for
+        texts the released words. Table rows are returned whole."""
         if isinstance(self.domain, Tables):
             return apart
         shape, texts = (-1, self.edge.lowers.copies, self.batch_size), isinstance(self.domain, Tokens)
@@ -158,9 +155,9 @@ class HonestClients:
         return torch.where(part > _HALF, apart, 0) if texts else part
 
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
-        """All that the server sees if clients send images [n, B, C, H, W] `passes` times, as one differentiable vector.
+        """The server's view, as one differentiable vector, of images [n, B, C, H, W] that are sent `passes` times.
 
-        Texts are float [n, B, T]. `rounds` is the number of rounds from one sending of these records to the next.
+        Texts are float [n, B, T]. The same records are sent again after `rounds` rounds.
         """
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The goal "distinguish": guesses which of two contents was sent for each canary, for a lower bound on ε."""
+"""The goal "distinguish": an attack guesses which of two contents was sent for each canary, for a lower bound on ε."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STANDS = "claim_stands"
 
 
 def ask(context: TrainedContext) -> Row:
-    """Run a canary attack: send each attacked image or its counterpart, at random, and let the attack guess which.
+    """Run a canary attack: each attacked image or its counterpart is sent, at random, and the attack guesses which.
 
     The chosen image is sent as often as the run sends a record. The result has a lower bound on ε.
     """
@@ -75,7 +75,7 @@ def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
 
 
 def remarked(found: EmpiricalBound, claim: Certificate, shared: str) -> EmpiricalBound:
-    """The bound, whose statement also says if canaries depend on each other, and if the claim is about a client."""
+    """Add to the bound's statement whether canaries depend on each other, and whether the claim is about a client."""
     said = found.statement
     if shared and found.claimed < inf:
         said += f"; canaries are not independent trials ({shared}), so this is the weaker bound from one run"
@@ -85,12 +85,10 @@ def remarked(found: EmpiricalBound, claim: Certificate, shared: str) -> Empirica
 
 
 class _Distinguish(AuditGoal):
-    """The goal "distinguish": canaries are sent as often as the run sends a record."""
-
     ask = staticmethod(ask)
 
     def cost(self, attack: CanaryAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Each canary is sent without a training step, in a third of the time of one step."""
+        """Estimate the cost: each canary is sent without a training step, in a third of the time of one step."""
         return Cost(steps=config.budget.epochs * sizes["victims"] / sizes["a_round"] / 3)
 
 

@@ -1,4 +1,4 @@
-"""Base class for attack goals: a goal runs attacks, refuses unsuitable recordings, and estimates time."""
+"""Base class of attack goals: a goal runs its attacks, refuses unsuitable recordings, and estimates time."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 GOALS = {goal: f"privkit.audit.goals.{goal}:GOAL" for goal in ("reconstruct", "labels", "membership", "distinguish")}
-"""Goal -> the place of its `AuditGoal`, "module:object"."""
+"""Goal -> the import path of its `AuditGoal`, "module:object"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """The measured seconds of an attack and of its control experiments."""
+    """The measured seconds of an attack and its control experiments, perhaps in a rehearsal on random records."""
 
-    seconds: float = 0.0  # seconds for the whole attack; on a rehearsal, at its size
-    epochs: int = 0  # epochs of training in these seconds, to estimate control experiments; 0 without them
-    records: int = 1  # number of the adversary's own records in the rehearsal, equal to its private ones
+    seconds: float = 0.0  # seconds of the whole attack, on as many records as it was timed on
+    epochs: int = 0  # training epochs in these seconds, to estimate control experiments; 0 without training
+    records: int = 1  # number of private records in the rehearsal, and as many own records of the adversary
     victims: int = 1  # attacked records of the rehearsal
-    reason: str = ""  # why there is no number, or what the number leaves out; empty otherwise
+    reason: str = ""  # why nothing was measured, or what the seconds leave out; else empty
     controls: float = 0.0  # additional seconds of control experiments
-    most: float = 0.0  # seconds at most, if the attack fails; 0 if that is not estimated
+    most: float = 0.0  # the largest number of seconds, if the attack fails; 0 if not estimated
 
 
 class Cost(NamedTuple):
-    """Estimated seconds of an attack on one defense and of its control experiments, and added training steps."""
+    """The estimated seconds of one attack and of its control experiments, and the number of added training steps."""
 
     seconds: float = 0.0
     controls: float = 0.0
@@ -61,18 +61,18 @@ class AuditGoal:
         )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
-        """The attack's input, with the fields `held`, for a dry run that measures its time; None if it takes none."""
+        """The attack's input, with the fields `held`, for a dry run that measures its time; None if it is not timed."""
 
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """Estimate the cost of an attack in a run from its measured time on random records.
 
-        `sizes` has the numbers of private, auxiliary, test and attacked ("victims") records, "a_round" of records that
-        all clients send in a round, and "rounds" of training.
+        `sizes` has the numbers of "private", "auxiliary", "test" and attacked ("victims") records, of records that all
+        clients send in a round ("a_round"), and of training rounds ("rounds").
         """
         return Cost()
 
 
 def audit_goal(attack: AnyAttack) -> AuditGoal:
-    """The audit's object for an attack's goal: a built-in one from `GOALS`, or one that the attack's author defines."""
+    """The `AuditGoal` for an attack's goal: a built-in one from `GOALS`, or one that the attack's author defines."""
     found: AuditGoal = load(GOALS.get(attack.goal, attack.goal))
     return found

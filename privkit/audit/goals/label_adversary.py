@@ -24,7 +24,7 @@ from privkit.wire.transcript import Transcript
 
 Cut = Literal["own", "second", "first"]
 """Where gradients are read: at a client's own segment, or by the server of a U-shape at one of its cuts."""
-_MOST_SCORES = 2**28  # most scores of words at places, a gigabyte; the audit copies them three times
+_MOST_SCORES = 2**28  # largest number of scores (words times places), a gigabyte; the audit copies them three times
 
 
 def observed(
@@ -36,7 +36,8 @@ def observed(
     known: Tensor,
     cut: Cut,
 ) -> LabelObservation:
-    """The observation of one client, or of the server of a U-shape, with only the fields that the attack declares."""
+    """What one client, or the server of a U-shape, observes; only with the fields that the attack declares. `own` [N]
+    are the labels of the client's records, and `known` the numbers of records whose labels the attack is given."""
     declared, rounds, data = known_to(attack), transcript.rounds, context.seed_data
     clients, same_classes = len(rounds[0].received), context.config.auxiliary in OF_THE_DATASET
     common = LabelObservation(
@@ -72,9 +73,9 @@ def observed(
 
 
 def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
-    """Split texts in recorded rounds into one example for each place; its label is the next token, −1 for padding.
+    """Split texts in recorded rounds into one example for each position; its label is the next token, −1 for padding.
 
-    The scores of all `words` words at all places may not fit into memory, so only the first rounds are used, up to
+    The scores of all `words` words at all positions may not fit into memory, so only the first rounds are used, up to
     `_MOST_SCORES` scores. The returned sentence says if rounds are left out.
     """
     made, left = Transcript(), _MOST_SCORES // words
@@ -95,7 +96,7 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
 
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
-    """The observation of the adversary's parties in a vertical split: columns, outputs, and outputs' gradients."""
+    """The observation of a vertical split's attacking parties: their columns, outputs, and the outputs' gradients."""
     lower, weights = seen.lower, seen.lower_weights
     numbers = [number for number, name in enumerate(edge.defense.storages) if name in edge.held]
 
@@ -120,7 +121,8 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
 def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
     """Numbers of the examples whose labels the adversary knows, int64; empty if the attack uses no known labels.
 
-    These are a few examples of each label in `own` [N], or the first positive example of each of the `rounds` [N].
+    They are a few examples of each label in `own` [N]. If the attack asks for none of each label, they are the first
+    positive example of each round; `rounds` [N] are the examples' rounds.
     """
     if "known_rows" not in known_to(attack):
         return own[:0]
@@ -130,7 +132,6 @@ def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
 
 
 def _first_positives(positive: Tensor, rounds: Tensor) -> Tensor:
-    """The number of the first positive example of every round that has one."""
     rows = positive.nonzero().flatten()
     if not len(rows):
         return rows
@@ -149,7 +150,7 @@ def party(context: AttackContext) -> str:
 
 
 def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[Tensor, Tensor]:
-    """The label of each record that a client sent, [clients, N], and the round in which it was sent, [N]."""
+    """The labels of the N records that each client sent, [clients, N], and the round in which each was sent, [N]."""
     clients = len(transcript.rounds[0].received) if transcript.rounds else 0
     read = transcript.rounds[0].received[0].cut_gradient is not None if clients else False
     if not clients or not (read or cut != "own" or not attack.mounting.gradients):
@@ -182,7 +183,7 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label for each record. Records with several, [N, L], get `positive` if they have it, else `positive + 1`."""
+    """Reduce several labels per record, [N, L], to one: `positive` if the record has it, otherwise `positive + 1`."""
     if not several(labels):
         return labels
     return torch.where(labels[:, positive] == 1, positive, positive + 1)

@@ -12,10 +12,10 @@ from privkit.attacks.goals.labels import LabelAttack
 from privkit.attacks.scores.leak import pooled_auc
 from privkit.audit.goals.label_adversary import Cut
 
-_CONTRADICTS = -0.3  # correlation of two epochs' scores below which they have opposite signs
+_CONTRADICTS = -0.3  # below this correlation, the scores of two epochs count as having opposite signs
 
 Asked = tuple[Scores, Tensor, Tensor]
-"""Scores of rows, counted client after client, the label of each, and the round of each."""
+"""Scores of records, counted client after client; the label of each record; and its round."""
 
 
 def best_cut(
@@ -23,8 +23,8 @@ def best_cut(
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
     """The AUC at each cut of a U-shape; and at the best cut, the scores of each epoch and their average over epochs.
 
-    The best cut has the largest AUC of the averaged scores, or the AUC farthest from 1/2 if only one label is scored,
-    since such scores may have either sign. `records` holds the ids of each epoch's records; None reads the last epoch
+    The best cut has the largest AUC of the averaged scores. If only one label is scored, scores may have either sign,
+    and the AUC farthest from 1/2 counts. `records` holds the ids of each epoch's records; None uses the last epoch
     only.
     """
     said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
@@ -41,7 +41,7 @@ def best_cut(
 
 
 def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
-    """Average a label attack's scores over epochs, for each record of the last epoch, standardized in each epoch.
+    """Average the scores over epochs for each record of the last epoch, after standardizing the scores of each epoch.
 
     An epoch whose scores contradict the earlier ones is negated: some attacks do not know the sign of their scores.
     """
@@ -76,7 +76,7 @@ def _turned(epochs: list[Tensor], records: list[Tensor]) -> list[Tensor]:
 
 
 def _means(epochs: list[Tensor], records: list[Tensor]) -> Tensor:
-    """For each record of the last epoch, the mean over epochs of its values, [N] or [N, L], standardized per epoch."""
+    """The mean over epochs of each record's standardized values, [N] or [N, L], for the N records of the last epoch."""
     count = 1 + int(torch.cat(records).max())
     sums, times = epochs[-1].new_zeros(count, *epochs[-1].shape[1:], dtype=torch.float64), torch.zeros(count)
     for values, of in zip(epochs, records, strict=True):

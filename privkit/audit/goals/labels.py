@@ -38,13 +38,13 @@ from privkit.training import Round
 from privkit.wire.channel import holds_all
 from privkit.wire.transcript import Transcript
 
-Stages = Callable[[str], Session]  # the session of one client's attack on some rounds, by its name
+Stages = Callable[[str], Session]  # name -> the session of one client's attack on some rounds
 Remembered = dict[int, Tensor]
-"""Client -> its records whose labels it knows, so that they are the same ones in all epochs."""
+"""Client -> ids of the records whose labels it knows, which stay the same in all epochs."""
 
 
 def ask(context: AttackContext) -> Row:
-    """Attack the gradients of every client, in recorded rounds or in a repeated training."""
+    """Attack the gradients of every client, in recorded rounds or in a repeated training, and return the result row."""
     attack: LabelAttack = context.cell.attack.spec
     cuts, many = _mountable(context)
     texts = cuts == ("second",)
@@ -131,8 +131,6 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
 
 @dataclass(frozen=True)
 class _Answered:
-    """The answer of a label attack: scores, true labels, all metrics at the best cut, and the AUC at each cut."""
-
     by_epoch: list[Asked]
     truth: Tensor
     answers: dict[str, Interval]
@@ -151,9 +149,9 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
 
 
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
-    """The share of correctly inferred labels [N]; empty if the attack scores one label only.
+    """The share of the N `labels` [N] that were inferred correctly; empty if the attack scores one label only.
 
-    If `clusters`, also the share after the best renaming of labels; texts have too many.
+    If `clusters`, also the share after the best renaming of labels; texts have too many different labels for this.
     """
     if scores.of_labels is None:
         return {}
@@ -170,7 +168,7 @@ def _at_cuts(
     stage: Stages,
     of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> dict[Cut, Asked]:
-    """The attack's result (see `asked`) at each cut where it can run; raises `NotApplicable` if there is none."""
+    """Run the attack (see `asked`) at each cut where it can run; raises `NotApplicable` if there is none."""
     found, reasons = dict[Cut, Asked](), list[NotApplicable]()
     for cut in cuts:
         try:
@@ -190,10 +188,10 @@ def asked(
     of_epoch: tuple[Tensor, Remembered] | None = None,
     cut: Cut = "own",
 ) -> Asked:
-    """Run a label attack on every client or on a U-shape's server: score, label and round of each record.
+    """Run a label attack on every client, or on a U-shape's server: the score, label and round of each record.
 
-    `of_epoch` has the ids of the N records that each client sent in this epoch, [clients, N], and which records' labels
-    are known since the first epoch; None if only one epoch is attacked.
+    `of_epoch` has the ids of the N records that each client sent in this epoch, [clients, N], and the records with
+    known labels since the first epoch; None if only one epoch is attacked.
     """
     parts, of_labels = list[tuple[Tensor, ...]](), list[Tensor]()
     owned, rounds = own_labels(attack, transcript, cut)
@@ -232,7 +230,7 @@ def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None
 
 
 def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
-    """The rounds of the attacked epoch, recorded in a repeated training; cached for the next attack on this model."""
+    """Repeat the training and record the attacked epoch; it is cached for the next attack on this model."""
     reader = attack.name if is_own_part(attack) else ""  # it may change in place what the next attack reads
     key = (str(context.folder.origin), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)
     if key not in _KEPT:
@@ -256,8 +254,8 @@ def _each_epoch(
 ) -> tuple[list[dict[Cut, Asked]], list[Tensor]]:
     """Repeat the training and run a label attack after each epoch, so that only one epoch's rounds are in memory.
 
-    Returns, for each epoch, the attack's results at each cut, and the ids of the scored records, which a client knows
-    for its own records, even if they are augmented.
+    Returns, for each epoch, the attack's results at each cut and the ids of the scored records. A client knows its own
+    records' ids, even if the records are augmented.
     """
     transcript, steps, remembered = _transcript(attack), context.steps, Remembered()
     found, records = list[dict[Cut, Asked]](), list[Tensor]()
@@ -277,8 +275,8 @@ def _each_epoch(
 
 
 def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) -> Tensor:
-    """The numbers, in a later epoch's order of `records` [N], of a client's records with known labels; the first call,
-    with the numbers of the first epoch, fills `remembered`.
+    """Find a client's records with known labels among the `records` [N] of a later epoch: their places in this order.
+    The first call, with the places `known` in the first epoch, fills `remembered`.
 
     >>> before: Remembered = {}
     >>> sent = torch.tensor([5, 8]), torch.tensor([8, 5])
@@ -289,14 +287,11 @@ def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) 
 
 
 class _Labels(AuditGoal):
-    """Label inference needs the gradients of training rounds; the training is repeated if they were not recorded."""
-
     escalates: ClassVar[bool] = True
 
     ask = staticmethod(ask)
 
     def refuse_recording(self, attack: LabelAttack, source: Recording) -> None:
-        """Refuse a recording of several clients, without labels, or without other data that the attack reads."""
         described = source.description
         if described.clients > 1 or described.mixed > 1:
             raise NotApplicable(f"{attack.name} reads the rounds of one client, and several were recorded together")
@@ -324,7 +319,7 @@ class _Labels(AuditGoal):
         return observed(attack, transcript, context, 0, owned[0], known_rows(attack, owned[0], rounds), cut)
 
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """The cost of repeating the training and attacking each client, in one epoch or all, at both cuts of a U-shape.
+        """Estimate the cost of repeating the training and attacking each client, in one epoch or all, at all cuts.
 
         An attack that reads gradients learns from all records; other attacks, and the controls, from the few with known
         labels.

@@ -27,7 +27,7 @@ from privkit.training.round import answered
 
 
 def ask(context: TrainedContext) -> Row:
-    """Run a membership inference attack: it must tell private images that training released from as many test images.
+    """Run a membership inference attack on private images that training released and as many test images.
 
     Both go through the model in one random order, so a defense that mixes a batch mixes both kinds.
     """
@@ -83,7 +83,7 @@ def released(context: TrainedContext) -> Tensor:
 
 
 def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
-    """The deployed model as a function. Images go through the clients' segments in turn, as test images do."""
+    """Make a function: images [N, C, H, W] -> the deployed model's class scores. The clients' segments take turns."""
     edge = model.edge
 
     @torch.no_grad()
@@ -102,9 +102,9 @@ def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
 
 
 def _fit(context: TrainedContext) -> Fit:
-    """A function that trains a shadow model on given images and returns its prediction function.
+    """Make a function that trains a shadow model on given images and returns its prediction function.
 
-    Other images of the adversary are added up to the real model's number. No attacked image can be found inside.
+    Other images of the adversary are added up to the real model's number. The function holds no attacked image.
     """
     config, cell, real = context.config, context.cell, context.seed_data
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size
@@ -129,14 +129,12 @@ def _fit(context: TrainedContext) -> Fit:
 
 
 class _Membership(AuditGoal):
-    """The goal "membership": attacks the trained model, possibly with shadow models."""
-
     escalates: ClassVar[bool] = True
 
     ask = staticmethod(ask)
 
     def cost(self, attack: MembershipAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """The cost of training the shadow models; without shadow models, of one pass over all candidates."""
+        """The cost of training the shadow models or, without shadow models, of one pass over all candidates."""
         return Cost(steps=sizes["rounds"] * attack.mounting.shadow_models or 2 * sizes["victims"] / sizes["a_round"])
 
 

@@ -1,4 +1,4 @@
-"""Reconstruction of records: guesses are compared with the truth, constant guesses and the attack's untrained start."""
+"""The goal "reconstruct": compares guesses with the truth, constant guesses and the attack's untrained start."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from privkit.shared.seeds import derive
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
 from privkit.wire.queries import CountingSession, Queries
 
-SHOWN = 8  # records of each cell that the report shows
+SHOWN = 8  # number of records of each result that the report shows
 _CLOSEST = 5  # number of table columns that a note names
 
 
 def ask(context: AttackContext) -> Row:
-    """Attack the recorded messages and score the guesses."""
+    """Attack the recorded messages, score the guesses, and return the result row."""
     attack: ImageAttack = context.cell.attack.spec
     seed_data, size, mounting = context.seed_data, context.round_size, attack.mounting
     must_be_mountable(context)
@@ -130,7 +130,7 @@ def ask(context: AttackContext) -> Row:
 
 
 def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.Scores) -> tuple[Check, ...]:
-    """A finding if the adversary's own records, matched to the truth, are as close to it as the matched guesses."""
+    """A failed check if random records of the adversary, matched to the truth, are as close to it as the guesses."""
     own, first = context.seed_data.own_images, victims.domain.kind.measures[0]
     if own is None or first.name not in matched or first.higher_is_closer is None:
         return ()
@@ -139,7 +139,7 @@ def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.
 
 
 def _by_pattern(context: AttackContext, victims: Batch, guess: Tensor, row: Row) -> tuple[Check, ...]:
-    """A finding if a failed attack's guesses show their images with another contrast or sign, mirrored or moved."""
+    """A failed check if a failed attack's guesses show their images in other contrast or sign, mirrored or moved."""
     own = context.seed_data.own_images
     if own is None or not isinstance(victims.domain, Images) or finished_grade(row) == "record":
         return ()
@@ -159,8 +159,6 @@ def _uncontrolled(defense: Defended | None) -> str:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The output of an attack, its observation, and its scores if the truth is known."""
-
     result: Reconstruction
     observation: ImageObservation
     scores: dict[str, scoring.Scores] = field(default_factory=dict)
@@ -168,7 +166,7 @@ class _Outcome:
 
 
 def _judged(outcome: _Outcome) -> tuple[bool, float]:
-    """Whether guesses beat the constant guesses, and their error. True if there are no scores to compare."""
+    """Whether guesses beat the constant guesses, and their error; (True, 0) if there are no scores to compare."""
     row = outcome.row
     if row is None or (found := finished_grade(row)) is None:
         return True, 0.0
@@ -189,7 +187,6 @@ def must_be_mountable(context: AttackContext) -> None:
 
 
 def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
-    """A sentence on the columns that were recovered best."""
     errors = sorted(table.columns(truth, guess).items(), key=lambda column: column[1])[:_CLOSEST]
     return f"smallest errors by column: {', '.join(f'{name} {error:.3f}' for name, error in errors)}"
 
@@ -197,7 +194,7 @@ def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
 def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
     """Score the order of tokens that an attack found (`guess`); empty if no defense shuffles.
 
-    Returns metrics with intervals; and a sentence with the scores that result if all tokens are left as they came.
+    Returns metrics with intervals, and a sentence with the scores of the guess that leaves all tokens as they came.
     """
     receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
@@ -236,9 +233,8 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
 
 
 def noticed(context: AttackContext, clients: LiveClients) -> str:
-    """In which round a client with the detector SplitGuard would have noticed that the server hijacked the training,
-    and whether it would raise a false alarm in honest training.
-    """
+    """Say in which round a client with the detector SplitGuard would have noticed that the server hijacked the
+    training. The sentence also says whether honest training would raise a false alarm."""
     guard = clients.guard
     if guard is None or not guard.scores:
         return "no client was suspicious"
@@ -258,7 +254,7 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
 
 
 def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
-    """The adversary's observation: its views, and the other fields that its attack declares."""
+    """Collect the adversary's observation: its views, and the other fields that its attack declares."""
     seed_data, rules = context.seed_data, context.config.queries
     domain = seed_data.splits.domain
     same_classes = context.config.auxiliary in OF_THE_DATASET
@@ -283,7 +279,6 @@ def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageOb
 
 
 def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
-    """The attack's two control experiments; constant guesses have none."""
     seed_data = context.seed_data
     if attack.mounting.ignores_views or seed_data.own_images is None:
         return ()
@@ -296,7 +291,6 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
 
 
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, scoring.Scores]) -> None:
-    """Store every record's metrics, and the first records with their guesses; all guesses if the truth is unknown."""
     home = context.folder.cell(context.cell.id)
     if not len(victims):
         guesses = result.images.cpu().numpy()
@@ -308,7 +302,6 @@ def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores
 
 
 def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, NDArray[np.generic]]:
-    """The first images, their guesses and the constant guesses as pictures; records of other domains as text."""
     domain = victims.domain
     if not isinstance(domain, Images):
         both = {"truth": victims.x, "guess": guess}
@@ -323,33 +316,29 @@ def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, N
 
 
 def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Images [N, C, H, W] in [0, 1] -> pictures [N, H, W, C] in 0..255."""
     levels: NDArray[np.uint8] = np.rint(images.transpose(0, 2, 3, 1).clip(0, 1) * 255).astype(np.uint8)
     return levels
 
 
 class _Reconstruct(AuditGoal):
-    """The goal "reconstruct": guesses records from a training or a recording."""
-
     escalates: ClassVar[bool] = True
 
     ask = staticmethod(ask)
 
     def refuse_recording(self, attack: ImageAttack, source: Recording) -> None:
-        """Do nothing: any recording can be attacked."""
+        pass
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> ImageObservation | None:
-        """The observation to time the attack on; None for constant guesses."""
         if context.attack.mounting.ignores_views:
             return None
         must_be_mountable(context)
         return observation_for(context, held)
 
     def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """An attack's cost from its measured time, scaled by the numbers of own and of attacked records.
+        """Scale an attack's measured time by the numbers of own and of attacked records.
 
-        The controls are a short run on few records and a shorter one on noise. Reading the history of the server's
-        segment repeats the training.
+        The controls are a short run on few records and a shorter one on noise. An attack that reads the history of the
+        server's segment repeats the training.
         """
         played = played_by(records := min(sizes["auxiliary"], CONTROL_IMAGES), sizes["a_round"])
         epochs = getattr(as_control(attack, records - played, sizes["a_round"]), "epochs", None)
@@ -363,9 +352,9 @@ class _Reconstruct(AuditGoal):
 
 
 def _scaled(attack: ImageAttack, timed: Timed, own: float, victims: float, a_round: int) -> float:
-    """Seconds of an attack with `own` records of the adversary and `victims` attacked ones, scaled from a timed trial.
+    """Scale an attack's time to `own` records of the adversary and `victims` attacked ones.
 
-    A hijack has a fixed number of rounds, so its time scales only with the `a_round` records of a round.
+    A hijack has a fixed number of rounds, so its time depends only on `a_round`, the number of records in a round.
     """
     larger = max(own / timed.records, victims / timed.victims)
     return timed.seconds * (a_round / timed.victims if "clients" in attack.needs else larger)

@@ -1,4 +1,4 @@
-"""Times an attack before training: an untrained model, and a few rounds of random records."""
+"""Times an attack before training, with an untrained model and a few rounds of random records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from privkit.run.progress import Silent
 from privkit.settings.config import AuditConfig
 from privkit.wire.channel import record_rounds
 
-ROUNDS = 4  # rounds of random records in an epoch; the adversary holds the same records
+ROUNDS = 4  # number of rounds in an epoch of random records; the adversary holds the same records
 _NONE: Any = None
 
 
@@ -32,7 +32,7 @@ _NONE: Any = None
 class Rehearsal(TrainedContext):
     """The context in which a dry run times an attack. It has no run folder and no result row, and trains one epoch."""
 
-    records: RandomPool  # random ones like those of the dataset
+    records: RandomPool  # random records with the shape and labels of the dataset's
     device: torch.device  # the model's device
 
     @classmethod
@@ -81,7 +81,7 @@ class Rehearsal(TrainedContext):
         return replace(self, cell=cell, seed_data=seed_data, model=model, recording=sent)
 
     def lower(self) -> nn.Module | None:
-        """The lower segment; None if the clients' segments differ after training."""
+        """The lower segment; None if the clients' segments would differ after training."""
         protocol, frozen = self.config.protocol.spec, self.config.training.freeze_lower
         return super().lower() if protocol.active == 1 or protocol.average != "never" or frozen else None
 

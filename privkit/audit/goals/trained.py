@@ -44,7 +44,7 @@ class TrainedContext(AttackContext):
 
     model: DefendedModel  # the trained clients and server
     release_count: ReleaseCount  # how often the run released one record
-    certificate: Certificate  # what is proven of the run
+    certificate: Certificate  # what is proven about the run's privacy
 
     @property
     def steps(self) -> int:
@@ -55,7 +55,7 @@ class TrainedContext(AttackContext):
         return steps
 
     def order(self, epoch: int) -> Tensor:
-        """The private records that an epoch of training sends, drawn again from the seed: int64 [steps, clients, B]."""
+        """Draw again the private records that an epoch of training sends: their numbers, int64 [steps, clients, B]."""
         shares, protocol = self.seed_data.shares, self.model.edge.protocol
         batch = self.config.training.batch_size * joined_processes()[1]
         rounds = rounds_an_epoch(int(shares.sizes.sum()), protocol.clients, batch)
@@ -67,7 +67,7 @@ class TrainedContext(AttackContext):
         must_send(self)
 
     def checks(self) -> tuple[Check, ...]:
-        """Checks of a claim that rests on a user's own stage, and of the accuracy if each record has one label."""
+        """Check a claim that rests on a user's own stage and, if each record has one label, the accuracy."""
         claim, test, accuracy = declaration_check(self.certificate), self.seed_data.splits.test, self.row.accuracy
         if accuracy is None:
             return claim
@@ -99,14 +99,14 @@ class TrainedContext(AttackContext):
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
-        """The server's segment; None if the adversary holds parts of a release, or clients hold the last layer."""
+        """The server's segment; None if the adversary holds only parts of a release, or clients hold the last layer."""
         return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
 
     def keeps_labels(self) -> bool:
         return self.model.edge.protocol.labels == "kept"
 
     def tail(self) -> nn.Module | None:
-        """The clients' last layer of a U-shape before training; None without one."""
+        """The clients' last layer of a U-shape before training; None for other models."""
         _, upper, _ = untrained(self.config, self.cell, self.seed_data)
         return upper.tails.copy(0) if isinstance(upper, UShaped) else None
 
@@ -114,7 +114,7 @@ class TrainedContext(AttackContext):
         return self.model.edge.predicts == "texts"
 
     def beside_the_release(self) -> str:
-        """A warning if a U-shape's server also got gradients that depend on each place's next token; else ""."""
+        """A warning if a U-shape's server also got gradients that depend on next tokens; else empty."""
         if not texts_return(self.config, self.model.edge):
             return ""
         return (
@@ -150,9 +150,10 @@ class TrainedContext(AttackContext):
         return LiveClients(edge, private, data.shares, training, data.victims, seed, guard=guard, passes=passes)
 
     def led(self, rounds: int) -> dict[str, Any]:
-        """The result's new certificate and limits if a hijack trained the clients for longer than the run; else empty.
+        """The new certificate and limits, as fields of the result row, if a hijack lasted longer than the training;
+        else empty.
 
-        The time of training counts as whole epochs.
+        The `rounds` of the hijack count as whole epochs.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"
