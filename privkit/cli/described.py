@@ -30,7 +30,8 @@ from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of one kind, from the cache if possible; kinds with plug-ins are not cached."""
+    """Describe all parts of one kind, such as "defenses": a table for each part, as `privkit list --json` prints it.
+    The tables come from the user's cache if it is current. A kind with installed plug-ins is never cached."""
     if any(True for _ in plug_ins(kind)):
         return _read(kind)
     changes = [own_source(), sorted(own_table(kind).items()), __version__, sys.version]  # with any, the cache is stale

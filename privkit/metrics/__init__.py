@@ -1,4 +1,4 @@
-"""Metrics: each returns one value per example and declares its data range; callers choose how to aggregate."""
+"""Metrics. Each function says whether it returns one value per example or one for all; ranges are in its docstring."""
 
 METRICS: dict[str, str] = {
     "accuracy": "privkit.metrics.classification:accuracy",

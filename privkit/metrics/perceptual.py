@@ -1,4 +1,4 @@
-"""Perceptual, identity and recognition metrics with networks that the user names; one value per image."""
+"""Perceptual, identity and recognition metrics, one value per image, by networks that the user names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 
 
 def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict[str, float]:
-    """Reference values for `f_sim`: the mean over all pairs of originals of the "same_class", and of "other_class".
+    """Reference values for `f_sim`: its mean over pairs of different originals of the "same_class" and of
+    "other_class".
 
     A guess whose score is not higher reveals at most the class of the image. A key without pairs is left out.
 
@@ -55,7 +56,7 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
 
 
 def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
-    """Whether a guess identifies its original, 1 or 0 for each of N images; the mean is the share of identified ones.
+    """Whether a guess identifies its original, 1 or 0 for each of N images.
 
     A guess counts if its own original is, by cosine, the nearest of all originals (rank-1 identification). A random
     guess counts with probability 1/N.
@@ -84,7 +85,7 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
 
 
 def lpips_weights(net: str) -> str:
-    """First digits of the SHA-256 of LPIPS's weights, for provenance; arguments as in `lpips`."""
+    """The first 12 hexadecimal digits of the SHA-256 of LPIPS's weights, for provenance; `net` is the trunk."""
     return hash_weights(_lpips_model(net))[:12]
 
 
@@ -104,7 +105,6 @@ def _lpips_model(net: str) -> Any:
 
 
 def _lpips_input(images: Tensor) -> Tensor:
-    """Images scaled to [−1, 1], with three channels, and enlarged if necessary."""
     images = images.float().expand(-1, 3, -1, -1)
     smallest = min(images.shape[2:])
     if smallest < _LPIPS_SIDE:
@@ -113,7 +113,6 @@ def _lpips_input(images: Tensor) -> Tensor:
 
 
 def _unit(features: Tensor) -> Tensor:
-    """Features [N, ...] scaled to length 1; zero features stay zero."""
     return functional.normalize(features, dim=1)
 
 
@@ -129,7 +128,7 @@ _JITTER = 0.1  # standard deviation of the noise on the images it learns from: g
 
 
 def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:
-    """Whether a classifier assigns the original's class to the guess, 1 or 0 for each image; the mean is an accuracy.
+    """Whether the classifier assigns the class of the original (`labels` [N]) to each guess, 1 or 0: [N].
 
     `recognized_floors` gives reference values, from unrelated images and from the originals.
 
@@ -140,8 +139,9 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
 
 def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
-    """Reference values for `recognized`: its mean on "originals", and over all pairs of different ones
-    ("other_originals").
+    """Reference values for `recognized`: its mean on the "originals", and if each guess is another original.
+
+    The second value, "other_originals", is the mean over all pairs of different originals.
 
     Source: privkit's own.
     """
@@ -153,9 +153,8 @@ def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork)
 
 
 def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
-    """Train a small convolutional classifier on labeled images that are not attacked: images to scores of L classes,
-    [N, L].
-    """
+    """Train a small convolutional classifier on labeled images that are not attacked. It maps N images to scores [N, L]
+    of L = `classes` classes."""
     _check_one_label(known)
     if not len(known):
         raise UsageError("classifier is trained on auxiliary images, and there are none; raise the budget's auxiliary")
@@ -178,7 +177,9 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
 
 def check_classifier(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
-    """The user's classifier after checks; raises `UsageError` if its number of scores or the labels do not fit."""
+    """Return the user's classifier. Raises `UsageError` if it has another number of scores than `classes`, or if a
+    record
+    of `known` has several labels."""
     _check_one_label(known)
     given = classifier(known.x[:2]).shape[1]
     if given != classes:

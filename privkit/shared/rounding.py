@@ -1,4 +1,4 @@
-"""Numbers as text, rounded in the direction in which a claim stays true."""
+"""Formats numbers as text, rounded in the direction in which a claim stays true."""
 
 from __future__ import annotations
 
