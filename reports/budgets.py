@@ -30,8 +30,7 @@ NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lo
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRow(Checked):
-    """One line of a table of privacy budgets: the proven claim for a row of a parameter table, or the error that
-    refused it.
+    """The proven claim for one row of a parameter table, or the error that refused the row.
 
     Raises:
         ValueError: if a number is NaN or negative, or if status and numbers contradict each other.
@@ -81,8 +80,7 @@ class BudgetRow(Checked):
 
     @property
     def factor(self) -> float | None:
-        """The published ε divided by the proven ε; below 1, the paper claims more than is proven. None if not
-        finite."""
+        """The published ε divided by the proven ε; below 1, the paper claims more than is proven. None if undefined."""
         if self.published is None or not self.epsilon or not isfinite(self.epsilon) or not isfinite(self.published):
             return None
         return self.published / self.epsilon

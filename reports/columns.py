@@ -73,8 +73,7 @@ def gated(name: str) -> str | None:
 
 
 def numbers(row: Row) -> dict[str, Interval | float]:
-    """The measured and proven values of a result row by column name: an interval if the value has one, otherwise a
-    number.
+    """The measured and proven values of a result row by column name: an interval if there is one, otherwise a number.
 
     `epsilon` is the proven ε of the release, infinite if nothing is proven; `epsilon_of_labels` if a certificate covers
     only labels; `declared_…` if privkit did not run the mechanism itself. A formula that is not a proof gives no column
@@ -136,8 +135,8 @@ def flat_record(row: Row) -> dict[str, object]:
 
 
 def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
-    """All numbers of all rows as CSV, unrounded. A verdict adds its gates as columns, and a line for each cell
-    (defense, attack and seed) without a result."""
+    """All numbers of all rows as CSV, unrounded. A verdict adds its gates (a user's conditions) as columns, and a line
+    for each cell (defense, attack and seed) without a result."""
     lines = [flat_record(row) for row in rows]
     if verdict is not None:
         places = {row.cell: line for row, line in zip(rows, lines, strict=True)}
@@ -178,8 +177,8 @@ def flat_csv(lines: Sequence[dict[str, object]]) -> str:
 
 
 def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
-    """The value of a column and the ends of its interval, as a gate compares them; equal for a number without interval.
-    An AUC below 1/2 is reflected, since it leaks as much."""
+    """The value of a column and both ends of its interval, as a gate (pass/fail condition) compares them; all are equal
+    for a number without an interval. An AUC below 1/2 is reflected, since it leaks as much."""
     if not isinstance(value, Interval):
         return float(value), float(value), float(value)
     middle, low, high = value.value, value.low, value.high

@@ -43,8 +43,8 @@ _MARKDOWN = {ord("\\"): r"\\", ord("|"): r"\|", ord("<"): "&lt;", ord("&"): "&am
 def terminal(text: str) -> str:
     r"""One line of text for a terminal or a log; control characters are shown as escapes.
 
-    Unescaped control characters could move the cursor, a line end could forge a line, and a CI system could obey a
-    line of the log.
+    Unescaped control characters could move the cursor, a line end could forge a line, and a CI system could obey a line
+    of the log.
 
     >>> print(terminal("\x1b]0;title\x07, a\n::error::b"))
     \x1b]0;title\x07, a\n:\x3aerror:\x3ab

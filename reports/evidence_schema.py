@@ -98,7 +98,7 @@ class Answer(Frozen):
 
 
 class Claim(Frozen):
-    """A claim about one defense. `epsilon` and `delta` are None if the claim is no differential privacy."""
+    """A claim about one defense. `epsilon` and `delta` are None if the claim is not about differential privacy."""
 
     heading: str
     defense: str

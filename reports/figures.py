@@ -33,7 +33,7 @@ def save(figure: Figure, kind: str) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetCurve:
-    """ε of one mechanism at P ≥ 1 values of one parameter. Raises ValueError if an array is not [P]."""
+    """ε of one mechanism at P ≥ 1 values of one parameter. Raises ValueError for an array of another shape than [P]."""
 
     label: str  # name of the mechanism
     values: NDArray[np.float64]  # values of the parameter, increasing

@@ -1,6 +1,7 @@
-"""The privacy–utility frontier: accuracy and the strongest attack's recovery for each setting of a defense, as a table
-and
-as a chart (accuracy on the x axis, recovery on the y axis, ε as the strength of the color)."""
+"""The privacy–utility frontier: accuracy and the strongest attack's recovery for each setting of a defense.
+
+It is shown as a table, and as a chart: accuracy on the x axis, recovery on the y axis, ε as the strength of the color.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One setting of a defense: its accuracy, the recovery by the strongest attack, and the proven ε."""
+    """One setting (a defense with its options): accuracy, recovery by the strongest attack, and proven ε."""
 
     defense: str  # the defense's label
     family: str  # the label without options
@@ -55,7 +56,7 @@ class Point:
 
     @property
     def guesses(self) -> str:
-        """The attack's name, with remarks if its first guesses are reported or if it failed its control experiment."""
+        """The attack's name, with remarks if its guesses before training count or if it failed a control experiment."""
         named = self.attack + BEFORE if self.start else self.attack
         return named if self.sound else f"{named}, which failed its control"
 
@@ -71,7 +72,7 @@ class Frontier:
 
     @property
     def name(self) -> str:
-        """The displayed name of the measure."""
+        """The title of the measure `metric`."""
         return measure(self.metric).title
 
 
@@ -201,10 +202,8 @@ def frontier_chart(found: Frontier) -> Chart:
     """The chart of a frontier: a mark for each setting, with its intervals of accuracy and recovery.
 
     A line joins the settings of one defense, in the order of the run. The color is full for the smallest proven ε and
-    pale
-    for the largest; a hollow mark means that no ε is proven. A diamond marks the undefended model. Dashed lines are
-    floors
-    (guesses without the release).
+    pale for the largest; a hollow mark means that no ε is proven. A diamond marks the undefended model. Dashed lines
+    are floors (guesses without the release).
     """
     accuracies = [end for point in found.points for end in (point.accuracy.low, point.accuracy.high)]
     heights = [end for point in found.points for end in (point.recovered.low, point.recovered.high)]

@@ -98,8 +98,7 @@ def _found(row: Row) -> str:
 
 
 def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
-    """Join lines of images, each uint8 [k, H, W, C] of one shape, to a PNG; images have at most `side` pixels per
-    side."""
+    """Join lines of images, each uint8 [k, H, W, C] of one shape, to a PNG; the longer side becomes `side` at most."""
     from PIL import Image
 
     pixels = np.concatenate([np.concatenate(list(images), axis=1) for images in lines])

@@ -91,7 +91,7 @@ class Gate:
 
     @property
     def measure(self) -> str:
-        """The name of the measure in the gate's column, without a prefix for the alignment or a suffix for the worst
+        """The name of the measure in the gate's column, without prefixes for the alignment or a suffix for the worst
         case.
 
         >>> Gate.parse("matched_ssim_worst<=0.4").measure
@@ -113,10 +113,8 @@ class Gate:
     ) -> list[tuple[Row, bool | None, str]]:
         """Judge the result rows of each defense; returns triples (row, whether it meets the condition, a sentence).
 
-        Rows of the undefended model are left out. If a defense has no such number, each of its rows is a failure. A
-        finding
-        without a number is undecided (None) if the pair (defense, seed) is in `pending`, as some attacks are
-        unfinished.
+        Rows of the undefended model are left out. If a defense has no such number, each of its rows is a failure. It is
+        undecided (None) if the pair (defense, seed) is in `pending`, since some of its attacks are unfinished.
         """
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))

@@ -48,7 +48,7 @@ class Seconds(Frozen):
 
 
 class Check(Frozen):
-    """A control experiment or another check of a result: passed, failed, or None if it is undecided."""
+    """A control experiment (a test with a known result) or another check: passed, failed, or undecided (None)."""
 
     name: str
     passed: bool | None
@@ -134,7 +134,7 @@ class Row(Frozen):
     feature_networks: tuple[str, ...] = ()  # networks behind F-SIM, identification and LPIPS, and the user's metrics
     accuracy: Interval | None = None  # accuracy of the task, on the test records
     task: dict[str, Interval] = {}  # MCC and AUC, on the test records, and accuracies of the last and the best epoch
-    certificate: Certificate | None = None  # the proven or declared claim; None in a row without a release
+    certificate: Certificate | None = None  # the proven or declared claim; None if the result has no claim
     limits: Limits | None = None  # limits that the proven trade-off curve sets to any attack on the covered data
     recovered: dict[str, Metrics] = {}  # alignment -> metric -> value
     floors: dict[str, dict[str, Metrics]] = {}  # floor -> alignment -> metric -> value
@@ -178,10 +178,9 @@ class Row(Frozen):
 
 
 class Summary(Frozen):
-    """Means over several seeds, of one attack on one defense, or of the floor (guess without the release) named
-    `floor`.
+    """Means over several seeds, of one attack on one defense, or of the guess without the release (floor) `floor`.
 
-    `protocol` is set only if this floor differs between protocols. `values` maps each measure to the mean of the seeds'
+    `protocol` is set only if this guess differs between protocols. `values` maps each measure to the mean of the seeds'
     means, with its interval: the accuracy, the measures that compare guess n with record n, and the likeness after
     guesses are matched to records.
     """

@@ -33,7 +33,8 @@ class _Card:
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
-    """One card per defense, in the order of the rows; the untrained attack replaces its result if it recovers more."""
+    """One card per defense, in the order of the rows. If an untrained attack recovers more than the finished attack,
+    the card shows the result of the untrained attack."""
     rows = [counted(row) for row in rows]
     best: dict[str, Strongest] = {}
     for one in strongest(rows):

@@ -17,10 +17,9 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
 
     Near an end of the range the distribution is skewed, and a symmetric interval would have too low coverage. So the
     half width t·s/√n (Student's quantile t, standard deviation s) is transformed by the delta method: to the logit
-    scale if
-    the range has two ends, or to the log scale if it has only a lower end. The limits are transformed back. If some
-    values are infinite, the limits are the smallest and the largest value. The interval of a single value is the whole
-    range.
+    scale if the range has two ends, or to the log scale if it has only a lower end. The limits are transformed back. If
+    some values are infinite, the limits are the smallest and the largest value. The interval of a single value is the
+    whole range.
 
     Source: Student 1908 and the delta method; for proportions over few clusters Korn and Graubard 1998, for AUC Pepe
         2003, §5.2. Coverage is simulated in `tests/reports/test_seed_intervals.py`.

@@ -59,9 +59,8 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
     """Whether an attack came closer to the records than a guess without the release (floor).
 
     `ahead` is the mean difference between the errors of guess and attack, paired by record, which removes the
-    difficulty
-    of a record; its whole interval must lie above `margin` ≥ 0. Older runs and untrained attacks have None: then the
-    whole interval of `ours` must be better than `floor` by `margin`.
+    difficulty of a record; its whole interval must lie above `margin` ≥ 0. It is None for older runs and untrained
+    attacks: then the whole interval of `ours` must be better than `floor` by `margin`.
     """
     if ahead is not None:
         return ahead.low > margin
@@ -69,8 +68,8 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
 
 
 def grade(row: Row) -> _Grade | None:
-    """What the guesses that count (`counted`) in a result row reveal: "nothing", the "class" or the "record". The
-    result is None if there is no guess without the release to compare with."""
+    """How much the guesses of a result row reveal: "nothing", the "class" or the "record"; the guesses are chosen by
+    `counted`. The result is None if there is no guess without the release to compare with."""
     return finished_grade(counted(row))
 
 
@@ -88,7 +87,7 @@ def counted(row: Row) -> Row:
 
 
 def began(row: Row) -> bool:
-    """Whether the guesses of a `counted` row are those of the untrained attack."""
+    """Whether the guesses of a result row, chosen by `counted`, are those of the untrained attack."""
     return bool(row.recovered) and row.recovered == row.floors.get(START)
 
 
@@ -110,7 +109,7 @@ def most_identified(row: Row) -> Metric | None:
 
 
 def finished_grade(row: Row) -> _Grade | None:
-    """What the finished attack's guesses reveal: "nothing", the "class" or the "record"; None as for `grade`. It is
+    """How much the finished attack's guesses reveal: "nothing", the "class" or the "record"; None as for `grade`. It is
     also "record" if more records are identified than by any guess from the label alone, since a sharp guess may have a
     large error."""
     floors = _guesses(row)
@@ -176,8 +175,7 @@ Twins = Mapping[tuple[str, str, int], Row]
 
 
 def lost(row: Row) -> bool:
-    """Whether an attack failed on a defense although it passed its controls; then it must run without a defense,
-    too."""
+    """Whether an attack that passed its control experiments failed on a defense; then it must run undefended, too."""
     real = bool(metric_of(row)) and row.attack not in CONSTANT_ATTACKS
     return real and not falls(row) and sound(row) and not row.doubt
 
@@ -240,12 +238,13 @@ def powerless(row: Row, twins: Twins) -> str:
 
 
 def sound(row: Row) -> bool:
-    """Whether the attack passed its control experiments; the check of a claimed ε is ignored here."""
+    """Whether the attack passed its control experiments (tests with a known result); tests of a claim are ignored."""
     return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARATION))
 
 
 def relied(rows: Sequence[Row]) -> list[Row]:
-    """The result rows that count: only rows of attacks that passed their controls, if one of these reveals records."""
+    """The result rows that count: if an attack that passed its control experiments reveals records, only rows of
+    attacks that passed them; otherwise all."""
     if not any(falls(row) and sound(row) for row in rows):
         return list(rows)
     passed = {row.attack for row in rows if sound(row)}

@@ -65,8 +65,7 @@ def table(rows: Sequence[Row]) -> Table:
     """The table of all numbers, seed by seed: a line for each result row, then lines for comparison.
 
     Lines for comparison are guesses without the release (floors) and untrained attacks. Attacks that give scores
-    instead
-    of guesses are left out. If rows differ in provenance, such as device or version, a last column names the
+    instead of guesses are left out. If rows differ in provenance, such as device or version, a last column names the
     difference.
     """
     held = {name: metric for row in rows for name, metric in row.recovered.get("unaligned", {}).items()}

@@ -87,7 +87,7 @@ class ThreatVerdict(Frozen):
 
     @property
     def uncontrolled(self) -> bool:
-        """Whether only attacks that failed their control experiments break the defense."""
+        """Whether only attacks that failed their control experiments (tests with a known result) break the defense."""
         return self.outcome == "falls" and any(remark.endswith(FAILED_CONTROL) for remark in self.remarks)
 
 
@@ -100,9 +100,8 @@ def threat_verdicts(
     """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
 
     `summaries` are over the seeds of the `counted` rows. `registered` has the attacks that are possible on these
-    records,
-    by threat model (or `OTHERS`). `known` has the attacks that broke a defense in privkit's own measurements, by the
-    defense's label.
+    records, by threat model (or `OTHERS`). `known` has the attacks that broke a defense in privkit's own measurements,
+    by the defense's label.
     """
     elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
     reads = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]

@@ -1,5 +1,4 @@
-"""Commands on finished runs: `compare` two runs, `place` a run among privkit's defenses, `record` a run's trained
-model."""
+"""Commands on finished runs: `compare` two runs, `place` a run among privkit's defenses, `record` its trained model."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
 
 
 def _told(cell: Cell, timed: Timed) -> str:
-    """The time of a cell as text: seconds, and the maximum if the attack fails and gets a larger budget."""
+    """The time of a planned result as text: seconds, and the maximum if the attack fails and is repeated for longer."""
     reason = f"; {timed.reason}" if timed.reason else ""
     if cell.twin_of:
         return f"up to {timed.most:.0f} s, only if the attack fails on a defense{reason}"

@@ -57,8 +57,9 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
 
 
 def varied(defense: Any, vary: Sequence[str]) -> list[str]:
-    """Label a defense at every combination of the option values in `vary`, in order and without repetition. Each text
-    of `vary` is "key=value,value,…". In a chain of defenses, the values are set in the defense that has the option."""
+    """List a defense with every combination of the option values in `vary`, each as its label, without repetition. A
+    text of `vary` is "key=value,value,…". In a chain of defenses, the values are set in the defense that has the
+    option."""
     component = parse("defenses", defense)
     stages = component.stages or (component,)
     axes = [_axis(text, component.label, stages) for text in vary]

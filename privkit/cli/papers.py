@@ -223,7 +223,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """The heading and one row for each entry of a paper's coverage: printed numbers, and our evidence on them."""
+    """The heading and one row for each entry of a coverage file: some numbers of a table, and our evidence on them."""
     rows = []
     for one in covered:
         places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
@@ -247,8 +247,8 @@ def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
 
 
 def methods_table(methods: list[Measured]) -> TextTable:
-    """The heading and one row for each method that was run: its mean over seeds with a 95 % interval. Only runs that
-    come with privkit have a size."""
+    """The heading and one row for each method that was run: its mean over seeds with a 95 % interval. The size of the
+    runs is shown for results that come with privkit."""
     rows = []
     for one in (one for one in methods if one.values):
         value = interval_text(one.interval) or f"{next(iter(one.values.values())):.3f}"
@@ -257,8 +257,9 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """The heading and one row for each published ordering ("A is better than B"), with our verdict. With `tiny`, the
-    verdicts at tiny scale by (source, claim), a row also has its size, further seeds and tiny verdict."""
+    """The heading and one row for each published ordering ("A is better than B"), with our verdict. With `tiny`, a row
+    also has the size of the runs, the further seeds, and the verdict at tiny scale, which `tiny` has by (source,
+    claim)."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:

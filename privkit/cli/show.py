@@ -72,7 +72,7 @@ class Shown:
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
-        """Print each cell with an error and each failed check or gate on standard error; `before` starts each line."""
+        """Print results that are errors, and failed checks and gates, on standard error, after the text `before`."""
         failed: dict[str, None] = {}
         for cell in verdict.cells:
             if cell.status == "error":

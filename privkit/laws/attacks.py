@@ -72,7 +72,7 @@ class _Watched:
 
 
 class Mounted:
-    """An attack with its two control experiments, which run when a law first needs them."""
+    """An attack with its control experiments (on easy data and on noise), which run when a law first needs them."""
 
     def __init__(self, attack: AnyAttack) -> None:
         self.attack: Any = attack
@@ -107,8 +107,7 @@ def _numbers(output: Any) -> Tensor:
 
 @cache
 def images() -> tuple[Tensor, Tensor]:
-    """Load `AUXILIARY` + `VICTIMS` digits [N, 1, 28, 28] and their labels [N]; the last `VICTIMS` digits are
-    attacked."""
+    """Load `AUXILIARY` + `VICTIMS` digits [N, 1, 28, 28] and their labels [N]; the last `VICTIMS` are attacked."""
     count = AUXILIARY + VICTIMS
     pool = Digits().open(None, download=False, train_images=count).train
     batch = pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
@@ -116,8 +115,7 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def _observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation, Tensor]:
-    """A server's observation of images that clients release as unchanged patches, and these private images, as
-    copies."""
+    """Build a server's observation of images whose patches are released unchanged; also return the private images."""
     x, y = (tensor.clone() for tensor in given)
     private = x[AUXILIARY:]
     tokens = identity_lower(torch.zeros(1, (x.shape[2] // PATCH) ** 2, PATCH**2), tuple(x.shape[1:]))

@@ -27,11 +27,11 @@ def against_canaries(
     """Compute a lower bound on the ε of `mechanism` from canary records, to be compared with the claimed ε.
 
     Args:
-        mechanism: releases records [R, ...] with a generator, one release per record, [R, ...].
-        certificate: the claim. Without an ε it raises ValueError, and so does add-or-remove without `neighbors`.
+        mechanism: a function of records [R, ...] and a generator that returns one release per record, [R, ...].
+        certificate: the claim. ValueError if it has no ε, or if it is add-or-remove and `neighbors` is None.
         neighbors: the two records between which a coin chooses; by default ±1000 in 16 coordinates.
         canaries: number of coin flips, at least 2; as many records of each kind are first used to learn a test.
-        confidence: probability that the bound is valid.
+        confidence: probability in (0, 1) that the bound is valid.
         seed: the seed of the coin flips and of the mechanism's noise.
     """
     if certificate.epsilon == inf:

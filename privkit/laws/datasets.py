@@ -25,7 +25,7 @@ def _rows(pool: Pool) -> NDArray[np.int64]:
 
 
 def _records_are_of_one_form(pools: Pools) -> str:
-    """Each split has records, and all have one shape; `Batch` itself refuses wrong types and ranges."""
+    """Check that each split has records, all of one shape; `Batch` itself refuses wrong types and ranges."""
     shapes = {}
     for name, pool in _parts(pools).items():
         if not len(pool):
@@ -35,7 +35,7 @@ def _records_are_of_one_form(pools: Pools) -> str:
 
 
 def _labels_are_classes(pools: Pools) -> str:
-    """Labels lie below `classes`, and `targets` gives the same labels without decoding a record."""
+    """Check that labels lie below `classes`, and that `targets` gives the same labels without decoding a record."""
     seen: set[int] = set()
     for name, pool in _parts(pools).items():
         rows, targets = _rows(pool), pool.targets()
@@ -53,7 +53,7 @@ def _labels_are_classes(pools: Pools) -> str:
 
 
 def _rows_stay_what_they_are(pools: Pools) -> str:
-    """An index always gives the same record, and no two records share an id."""
+    """Check that an index always gives the same record, and that no two records share an id."""
     ids: list[int] = []
     for name, pool in _parts(pools).items():
         rows = _rows(pool)

@@ -100,7 +100,7 @@ def _draws_from_its_generator_alone(defense: Defense) -> str:
 
 
 def _effects_name_its_randomness(defense: Defense) -> str:
-    """A random defense with declared effects names its kind of randomness, and which fields scale its noise."""
+    """Check that a random defense with declared effects names its kind of randomness, and what scales its noise."""
     effects = defense.effects
     if effects is None:
         return ""
@@ -119,7 +119,7 @@ def _effects_name_its_randomness(defense: Defense) -> str:
 
 
 def _moves_what_it_permutes(defense: Defense) -> str:
-    """A defense that declares "permutes" moves a token for at least one of 8 seeds."""
+    """Check that a defense that declares "permutes" moves a token for at least one of 8 seeds."""
     if "permutes" not in (defense.effects or ()):
         return ""
     z, y = inputs(defense)
@@ -147,7 +147,7 @@ def _gradients_keep_shape_and_seed(defense: Defense) -> str:
 
 
 def _leaves_everything_else_alone(defense: Defense) -> str:
-    """Torch's global generator and the inputs stay unchanged, and the seed determines the defense's networks."""
+    """Check that torch's global generator and the inputs stay unchanged, and that the seed determines all networks."""
     z, y = inputs(defense)
     kept, state = (z.clone(), y.clone()), torch.random.get_rng_state()
     applied(defense, z, y, generator())
@@ -168,7 +168,7 @@ def _leaves_everything_else_alone(defense: Defense) -> str:
 
 
 def _gradient_is_the_derivative(defense: Defense) -> str:
-    """The gradient that reaches the client is the release's derivative, unless the defense declares otherwise."""
+    """Check that the client's gradient is the release's derivative, unless the defense declares otherwise."""
     z, y = inputs(defense, messages=2 if defense.group == 1 else 1, batch=2, channels=1, dtype=torch.float64)
     fast = defense.level == "input"  # the whole Jacobian of images would take a minute
 
@@ -188,7 +188,7 @@ def _gradient_is_the_derivative(defense: Defense) -> str:
 
 
 def _releases_a_row_for_each_record(defense: Defense) -> str:
-    """The release has finite smashed data of the expected shape, and one label for each record."""
+    """Check that the release has finite smashed data of the expected shape, and one label for each record."""
     z, y = inputs(defense)
     try:
         release, _ = applied(defense, z, y, generator())
@@ -212,7 +212,7 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
 
 
 def _empty_seats_count_nothing(defense: Defense) -> str:
-    """Data at an empty place of a mixed group have no effect. If no place is empty, `present` has no effect."""
+    """Check that data at an empty place of a group have no effect, nor has `present` if no place is empty."""
     if defense.group == 1:
         return ""
     z, y = inputs(defense)
@@ -242,7 +242,7 @@ def _receipts_make_certificates(defense: Defense) -> str:
 
 
 def _receipt_is_what_was_done(defense: Defense) -> str:
-    """The receipt is true: the named permutations and noise were applied, and canaries do not refute the ε."""
+    """Check that the receipt is true: permutations and noise were applied, and canaries do not refute its ε."""
     if found := contradiction(stages_of(defense), doubted=stages_of(defense)):
         return found
     if defense.level != "smashed" or defense.group > 1:
@@ -264,7 +264,7 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """In each allowed chain with another defense, replacing a record changes the release at most as ε assumes."""
+    """Check that in any chain with another defense, replacing a record changes the release at most as ε assumes."""
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):
         other = load(target)()
@@ -279,7 +279,7 @@ def _no_chain_exceeds_its_charge(defense: Defense) -> str:
 
 
 def _refuses_bad_shapes(defense: Defense) -> str:
-    """Smashed data without an axis of messages or of records raise a ValueError that names their shape."""
+    """Check that smashed data without an axis of messages or of records raise a ValueError that names their shape."""
     for shape in ((4,), (2, 3)):
         try:
             defense.apply(torch.zeros(shape), torch.zeros(shape[:1], dtype=torch.int64), generator())
@@ -292,7 +292,7 @@ def _refuses_bad_shapes(defense: Defense) -> str:
 
 
 def _penalties_train(defense: Defense) -> str:
-    """A penalty is one number per client, and its gradient trains the client's segment or the defense's network."""
+    """Check that a penalty is one number per client, and that it trains the client's or the defense's network."""
     images = torch.rand(2, 4, 3, SIDE, SIDE, generator=generator())
     smashed = torch.rand(2, 4, TOKENS, WIDTH, generator=generator(1), requires_grad=True)
     companion = defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0)

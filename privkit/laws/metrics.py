@@ -29,7 +29,7 @@ def _declares_name_and_direction(metric: ImageMetric) -> str:
 
 
 def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
-    """Values [N] are finite and reproducible, each depends only on its own image, and the images stay unchanged."""
+    """Check that values [N] are finite and reproducible, depend on one image each, and leave the images unchanged."""
     truth, guess = _images()
     kept = truth.clone(), guess.clone()
     given = values(metric, truth, guess)
@@ -44,7 +44,7 @@ def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
 
 
 def _is_best_where_images_are_equal(metric: ImageMetric) -> str:
-    """Equal images get the best value in the declared direction, and noise gets a worse value than a close guess."""
+    """Check that equal images get the best value in the declared direction, and noise a worse value."""
     truth, guess = _images()
     sign = 1 if metric.higher_is_closer else -1
     equal, apart = sign * values(metric, truth, truth), sign * values(metric, truth, guess)

@@ -52,8 +52,8 @@ def fitting(spec: ModelSpec) -> Domain:
 
 
 def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) -> str:
-    """Law: smashed data of records are finite tokens, feature maps or vectors, and the logits have shape [N,
-    `classes`]. `classes` is the number of classes of the data; None tries 10."""
+    """Check that smashed data are finite tokens, feature maps or vectors, and that logits have shape [N, `classes`];
+    return the fault as a sentence, or "". `classes` is the number of classes of the data; None tries 10."""
     tried = classes or CLASSES
     split = built(spec, domain, classes=tried)
     with torch.no_grad():
@@ -68,7 +68,8 @@ def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) ->
 
 
 def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
-    """Law: the seed determines the weights, other seeds give others, and torch's global generator stays unchanged."""
+    """Check that the seed determines the weights, and that torch's global generator stays unchanged; return the fault
+    as a sentence, or ""."""
     state = torch.random.get_rng_state()
     first, again, other = (built(spec, domain, seed=seed) for seed in (0, 0, 1))
     if not torch.equal(torch.random.get_rng_state(), state):
@@ -87,8 +88,8 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
 
 
 def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
-    """Law: at each of `cuts` (empty: all), both segments together compute the same function, and a later cut moves
-    weights to the client. `options` are the model's other options."""
+    """Check that at each of `cuts` (empty: all) both segments together compute the same function, and that a later cut
+    moves weights to the client; return the fault as a sentence, or "". `options` are the model's other options."""
     if not (is_dataclass(spec) and "cut" in {field.name for field in fields(spec)}):
         return ""
     cuts, x = cuts or getattr(spec, "cuts", ()), _records(domain, 2)
@@ -146,7 +147,7 @@ def _clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> st
 
 
 def positions_are_as_said(spec: ModelSpec, domain: Domain) -> str:
-    """Law: the model's claim whether it hides the positions of tokens is true, with and without `positions`."""
+    """Check the model's claim whether it hides the positions of tokens; return the fault as a sentence, or ""."""
     for positions in (True, False):
         split = spec.build(domain, CLASSES, positions=positions, seed=0)
         seen = hides_places(split.lower, domain)

@@ -28,7 +28,7 @@ def _is_frozen(component: Component, kind: str) -> str:
 
 
 def _is_documented(component: Component, kind: str) -> str:
-    """The docstring's first line describes the part, and each option is explained."""
+    """Check that the docstring's first line describes the part, and that each option is explained."""
     spec = component.spec
     text = text_of(spec).partition("\n")[0]
     if len(text) < _SHORTEST or text_of(spec) == inspect.cleandoc(object.__doc__ or ""):

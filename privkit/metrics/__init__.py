@@ -1,4 +1,5 @@
-"""Metrics. Each function says whether it returns one value per example or one for all; ranges are in its docstring."""
+"""Metrics of guesses and of the classification task. Docstrings state the range of values, and whether there is one
+value per example."""
 
 METRICS: dict[str, str] = {
     "accuracy": "privkit.metrics.classification:accuracy",

@@ -18,8 +18,8 @@ def _delta_method(value: float, influence: Floats, within: tuple[float, float], 
     """Confidence interval of a statistic in the range `within`, from the N records' influences [N], with mean zero.
 
     The statistic's variance is estimated by the variance of the mean influence. The interval is computed on the logit
-    scale of the range; on (-1, 1) this is Fisher's z. The result is None if all influences are 0, or if the value is
-    an end of the range.
+    scale of the range; on (-1, 1) this is Fisher's z. The result is None if all influences are 0, or if the value is an
+    end of the range.
 
     Source: Hampel 1974 (the influence curve); Efron and Tibshirani 1993, §22 (the delta method).
     """
@@ -148,8 +148,8 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 
 
 def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
-    """Area under the ROC curve for scores and targets [N, L] of L classes, each against the rest, averaged over
-    classes.
+    """Area under the ROC curve of L classes, each against the rest, averaged over classes; `scores` and `targets` [N,
+    L].
 
     Ties count one half. If all pairs are ranked correctly, each class gets Clopper–Pearson's limit for its number of
     disjoint pairs; the limits hold jointly. The result is None if no class has both positive and negative records.

@@ -33,10 +33,9 @@ def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: 
     """The largest number of bytes in use while `work` runs, including the tensors in `resident`.
 
     On CUDA it is `max_memory_allocated`, whose running maximum is reset. A first, uncounted run lets cuBLAS allocate
-    its
-    workspace. A CPU has no such counter: every tensor that an operation returns is counted until its storage is freed.
-    This equals the peak in torch's profiler, except for temporary memory inside one kernel (as in convolutions), which
-    depends on the processor. `work` must free what it allocates.
+    its workspace. A CPU has no such counter: every tensor that an operation returns is counted until its storage is
+    freed. This equals the peak in torch's profiler, except for temporary memory inside one kernel (as in convolutions),
+    which depends on the processor. `work` must free what it allocates.
 
     Source: torch.cuda.max_memory_allocated; the CPU's meter is torch.distributed._tools.MemTracker without its module
     hooks.

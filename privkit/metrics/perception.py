@@ -75,8 +75,8 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """Prepare the scores of one seed: train the classifier on `known`, the adversary's images, or check a given
-        one. Raises `UsageError` if a given classifier does not fit the number of classes."""
+        """Return a copy for the images of one seed. Its classifier is trained on `known`, the adversary's images, or is
+        given and checked. Raises `UsageError` if a given classifier does not fit the number of classes."""
         if self.learns:
             return replace(self, classifier=taught(known, classes, seed))
         if self.classifier is not None:
@@ -90,8 +90,7 @@ class Perception:
         return (*names, *([f"lpips:{self.trunk} 0.1"] if self.trunk else []), *self.own)
 
     def contents(self) -> dict[str, str]:
-        """Hash of each network's weights, by name. A classifier trained here is left out: seed and images determine
-        it."""
+        """Hash of each network's weights by name; a classifier trained here is left out, as seed and images fix it."""
         hashes = {}
         for loaded in (self.network, None if self.learns else self.classifier):
             if loaded is not None:

@@ -34,8 +34,7 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 
 
 def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict[str, float]:
-    """Reference values for `f_sim`: its mean over pairs of different originals of the "same_class" and of
-    "other_class".
+    """Reference values for `f_sim`: its mean over pairs of different originals, by "same_class" and "other_class".
 
     A guess whose score is not higher reveals at most the class of the image. A key without pairs is left out.
 
@@ -139,9 +138,8 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
 
 def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
-    """Reference values for `recognized`: its mean on the "originals", and if each guess is another original.
-
-    The second value, "other_originals", is the mean over all pairs of different originals.
+    """Reference values for `recognized`: its mean on the "originals", and on "other_originals" in place of guesses,
+    averaged over all pairs of different originals.
 
     Source: privkit's own.
     """
@@ -177,9 +175,8 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
 
 def check_classifier(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
-    """Return the user's classifier. Raises `UsageError` if it has another number of scores than `classes`, or if a
-    record
-    of `known` has several labels."""
+    """Return the user's classifier. Raises `UsageError` if its scores are not one for each of `classes`, or if records
+    have several labels."""
     _check_one_label(known)
     given = classifier(known.x[:2]).shape[1]
     if given != classes:

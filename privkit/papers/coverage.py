@@ -61,7 +61,7 @@ class Covered:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """All coverage entries of a paper, in order."""
+    """Our evidence for all numbers that a paper prints, as entries in the order of the paper's `coverage.toml`."""
 
     paper: str
     entries: tuple[CoverageEntry, ...]

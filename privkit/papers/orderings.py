@@ -58,7 +58,7 @@ class _Ordering:
     numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
 
     def published(self, paper: str) -> float | None:
-        """The printed difference, better minus worse, of accuracies as shares of 1; None without printed numbers."""
+        """The printed difference, better minus worse, with percentages as shares; None if no numbers are printed."""
         if self.numbers is None:
             return None
         better, worse = (printed(paper, self.source, row, column) for row, column in self.numbers)

@@ -97,8 +97,8 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
     """The audits (one defense, attack and seed each) that are needed to judge a table of a paper. A table is judged by
-    orderings ("A is more accurate than B") and by effects of the released code's bug. Below the paper's scale, reduced
-    experiments of other papers are used as well, because papers share methods."""
+    orderings ("A is more accurate than B") and by effects, i.e. differences that a bug of released code may cause.
+    Below the paper's scale, reduced experiments of other papers are used as well, because papers share methods."""
     if table not in tables(name):
         raise unknown(f"table of {name}", table, tables(name))
     methods = {(own, one.quantity) for one in orderings(name) if one.source == table for own in (one.better, one.worse)}

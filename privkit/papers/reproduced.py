@@ -36,9 +36,9 @@ class Reproduced:
     orderings: tuple[Judged, ...]  # the verdict on each printed ordering
 
     def verdict(self, method: Measured) -> str:
-        """Compare a method's printed number with its measured interval: "agrees" if the number lies inside, else
-        "differs".
-        The verdict is "other scale" below the paper's scale, and empty without a printed number or an interval."""
+        """Compare a method's printed number with its measured interval: "agrees" if the number lies inside, otherwise
+        "differs". The verdict is "other scale" below the paper's scale, and empty without a printed number or an
+        interval."""
         number, interval = self.published.get((method.method, method.quantity)), method.interval
         if number is None or interval is None:
             return ""
@@ -98,7 +98,8 @@ def claim_patterns(name: str, table: str) -> list[str]:
 
 
 def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[ComparedClaim]:
-    """The compared claims that a table supports. If `rows` hold effects, these are judged on `rows`."""
+    """The compared claims that a table supports. Claims on differences between runs are judged on `rows` if they hold
+    these runs, otherwise on results that ship with privkit."""
     effects, patterns = paper(name).effects, claim_patterns(name, table)
     anew = {one.claim: one for one in effects.comparisons(rows)} if effects is not None and rows else {}
     shown = {**{one.claim: one for one in paper(name).comparisons()}, **anew}.values()

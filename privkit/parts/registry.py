@@ -251,8 +251,8 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
 
 
 def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
-    """Read `key=value,key=value` with TOML values; a bare word is a string. Raises `UsageError` for unreadable options.
-    It quotes `given`, the whole text, and names the setting `what`, if any."""
+    """Read `key=value,key=value` with TOML values; a bare word is a string. Raises `UsageError` for unreadable options;
+    the error quotes the whole text `given`, and names the setting `what`, if any."""
     form = f"{what} as key=value" if what else "options as name:key=value"
     options: dict[str, Any] = {}
     for part in filter(None, split_options(text)):

@@ -8,8 +8,7 @@ from math import inf
 
 @dataclass(frozen=True, kw_only=True)
 class EmpiricalBound:
-    """A statistical lower bound on ε, from an attack's scores of canaries (records that are inserted or left out at
-    random).
+    """A statistical lower bound on ε from an attack's scores of canaries (records inserted or left out at random).
 
     Attributes:
         epsilon: the lower bound, ≥ 0. If a mechanism is (ε′, δ)-DP with a smaller ε′, its scores are this good with

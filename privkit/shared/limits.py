@@ -16,13 +16,12 @@ NO_USE = "proves nothing of use"
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Proven limits on every test that decides from a release between two neighboring data sets, from a trade-off
-    curve.
+    """Proven limits on every test that decides from a release between two neighboring data sets.
 
-    The curve also bounds reconstruction. Let κ be the success probability of the best guess without the release. With
-    the release, no attack succeeds more often than the largest true positive rate at the false positive rate κ. The
-    guess behind κ may use everything that the certificate does not cover, such as unprotected labels and all other
-    records.
+    They are points of a trade-off curve, which also bounds reconstruction. Let κ be the success probability of the best
+    guess without the release. With the release, no attack succeeds more often than the largest true positive rate at
+    the false positive rate κ. The guess behind κ may use everything that the certificate does not cover, such as
+    unprotected labels and all other records.
 
     Source: Dong, Roth and Su 2022 (trade-off curves); Kaissis et al. 2023, "Bounding data reconstruction attacks with
     the hypothesis testing interpretation of differential privacy" (reconstruction).
@@ -36,8 +35,8 @@ class Limits:
     true_positives: tuple[float, ...]  # the largest true positive rate at each tabulated false positive rate
 
     def at(self, false_positive_rate: float) -> float:
-        """The largest possible true positive rate at a false positive rate in [0, 1]. Between two tabulated rates, it
-        is the value at the larger one."""
+        """The largest possible true positive rate at a false positive rate in [0, 1]. Between two tabulated rates, the
+        value at the larger rate is returned, which is a limit, too."""
         return self.true_positives[bisect_left(self.false_positives, false_positive_rate)]
 
     @property

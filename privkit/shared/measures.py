@@ -19,9 +19,9 @@ class Measure:
 
     name: str  # the measure's column in rows, tables and gates
     title: str = ""  # the name in sentences, charts and cards; empty for `name`
-    heading: str = ""  # heading of its table column; empty for the title and an arrow, up if higher protects more
+    heading: str = ""  # heading of its table column; empty for the title with an arrow to the defender's better values
     spoken: str = ""  # the name in sentences on checks; empty for the title
-    higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if neither direction does
+    higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if high or low may mean it
     within: tuple[float, float] = UNIT  # range of the values (low, high), which limits intervals over seeds
     unit: str = ""  # unit of the values; empty for a number without unit
     digits: int = 3  # number of printed decimals
@@ -263,7 +263,8 @@ def floor_title(name: str, protocol: str = "") -> str:
 
 
 def differs(values: Mapping[str, float | None]) -> bool:
-    """Whether the scores of one guess under several protocols differ, to three decimals, as they attack other records.
+    """Whether the scores of one guess differ between protocols, to three decimals, since protocols attack other
+    records.
 
     >>> differs({"sl": 0.1841, "cutmixsl": 0.1732}), differs({"sl": 0.1841, "cutmixsl": 0.1839}), differs({})
     (True, False, False)

@@ -27,8 +27,7 @@ class CutNoise:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer:
-    """Three numbers of a linear layer M and smashed data X, which determine the errors of MX if noisy X is masked or
-    scaled.
+    """Three numbers of a linear layer M and smashed data X that determine the errors if noisy X is masked or scaled.
 
     Source: Xu et al., accurate split learning, Theorem 3.1.
     """
@@ -39,16 +38,17 @@ class LinearLayer:
 
     @classmethod
     def average(cls, *, rows: int, columns: int) -> LinearLayer:
-        """The mean of each number if all entries of M (m `rows`, n `columns`) and X are uniform on [−1, 1]. `signal`
-        and `diagonal` have the mean mn/9, and `weight` mn/3. The errors of masking and scaling are linear in these
-        three numbers, so their means give the exact mean errors."""
+        """The mean `LinearLayer` if all entries of M (m `rows`, n `columns`) and X are uniform on [−1, 1]: `signal` and
+        `diagonal` have the mean mn/9, and `weight` mn/3. The errors of masking and scaling are linear in these three
+        numbers, so their means give the exact mean errors."""
         return cls(signal=rows * columns / 9, diagonal=rows * columns / 9, weight=rows * columns / 3)
 
 
 def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
     """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
 
-    The mask R_p may be the same for all rows of M, or drawn for each row.
+    A, B and F are the fields of `layer`, σ² is the variance of the noise Z, and the mask R_p keeps each coordinate with
+    probability p. It may be the same for all rows of M, or drawn for each row.
 
     Source: Xu et al., Eq. 9, regrouped.
     """
@@ -56,7 +56,7 @@ def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
 
 
 def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
-    """Squared error of scaling by λ in [0, 1]: E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
+    """Squared error of scaling by λ in [0, 1]: E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F; letters as in `mask_mse`.
 
     Source: Xu et al., Eq. 13.
     """
@@ -64,7 +64,7 @@ def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
 
 
 def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """The error of masking at p minus the error of scaling by p: p(1−p)(B + σ²F) ≥ 0.
+    """The error of masking at p minus the error of scaling by p: p(1−p)(B + σ²F) ≥ 0; letters as in `mask_mse`.
 
     Source: derived; it proves what Xu et al. (section 4.1) observe in Fig. 2.
     """
@@ -74,6 +74,8 @@ def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
 def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
     """Whether masking at p has at most the error of noise without masking: pB + (1−p)A ≤ σ²F, or p = 1.
 
+    Letters are as in `mask_mse`.
+
     Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are always equal.
     """
     return p == 1 or least_variance_for_masking(layer, p) <= noise.variance
@@ -82,7 +84,7 @@ def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
 def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
     """Smallest noise variance σ² at which masking at p does not increase the error: (pB + (1−p)A)/F.
 
-    For `LinearLayer.average` it is 1/3 for every p.
+    A, B and F are the fields of `layer`. For `LinearLayer.average` the result is 1/3 for every p.
 
     Source: Xu et al., Theorem 3.1 (i), solved for σ².
     """
@@ -92,13 +94,15 @@ def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
 def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
     """Whether scaling by 1/α, α > 1, has at most the error of noise without scaling: A/F ≤ σ²(α+1)/(α−1).
 
+    A and F are fields of `layer`, and σ² is the variance of the noise.
+
     Source: Xu et al., Theorem 3.1 (ii).
     """
     return (alpha - 1) / (alpha + 1) * layer.signal <= noise.variance * layer.weight
 
 
 def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
-    """The scale λ* in [0, 1] that minimizes the error `scale_mse`: A/(A + σ²F); 0 if A = 0.
+    """The scale λ* in [0, 1] that minimizes `scale_mse`: A/(A + σ²F); 0 if A = 0. Letters are as in `mask_mse`.
 
     Source: derived from Xu et al., Eq. 13.
     """
@@ -106,7 +110,7 @@ def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
 
 
 def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
-    """The keep probability p* in [0, 1] that minimizes the error `mask_mse`.
+    """The keep probability p* in [0, 1] that minimizes the error `mask_mse`; letters are explained there.
 
     If A > B, p* is (2A − B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an
     endpoint: 0 if A < σ²F, otherwise 1 (no masking).

@@ -44,8 +44,7 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
 
     There are two classes: M is `weights` [2, n], X is `features` [n], and `label` is the true class. Z is Gaussian with
     standard deviation σ, and λ = `lam` lies in [0, 1]. L depends on one Gaussian number, the difference of the logits,
-    so
-    the mean is computed by quadrature.
+    so the mean is computed by quadrature.
 
     Source: Xu et al., both sides of Theorem 3.4's inequality; the quadrature is derived.
     """

@@ -125,8 +125,8 @@ def effects() -> tuple[Effect, ...]:
 
 
 def needed_runs(claims: Sequence[str] = ("*",)) -> set[_Run]:
-    """The runs that the effects need, with and without the fault and with the exact derivative. Only effects count
-    whose claim matches one of the patterns in `claims`, with * for any text."""
+    """The runs (experiment, defense) that the effects need: with and without the released code's bug, and with the
+    exact derivative. Only effects count whose claim matches one of the patterns in `claims`, with * for any text."""
     named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
     runs = {run for effect in named for run in (effect.better, effect.worse)}
     acts = {run for effect in named if not effect.no_fault for run in (effect.better, effect.worse)}
@@ -218,7 +218,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
 
 
 def with_it(one: _JudgedEffect) -> str:
-    """The difference in accuracy with the fault as text, or the reason why the fault has no effect."""
+    """The difference in accuracy with the released code's bug as text, or the reason why the bug has no effect."""
     return f"with it {shown(one.released)}" if one.released else f"the fault cannot act: {one.effect.no_fault}"
 
 

@@ -42,8 +42,7 @@ class Experiment:
         return replace(setting, sampling="partition", concentration=concentration)
 
     def published(self, delta: float) -> tuple[float, str]:
-        """The ε of T rounds by Corollary 1 (T times its ε at δ/T), and the reason why it is no bound (empty if it is
-        one)."""
+        """The ε of T rounds by Corollary 1 (T times its ε at δ/T), and the reason why it is no bound, or ""."""
         claim = corollary_1(self.setting(), order=ORDER, delta=delta / self.rounds)
         return self.rounds * claim.epsilon, claim.objection
 

@@ -38,8 +38,7 @@ def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure
     """Draw how similar position embeddings are, in one panel for each model.
 
     `embeddings` maps the label of a model to its embeddings [T, D] of T tokens on a square grid. A panel shows a map
-    for
-    each token: its cosines to all tokens.
+    for each token: its cosines to all tokens.
 
     Source: patch_shuffling Fig. 5, in the time domain.
     """
@@ -70,8 +69,7 @@ def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Arrange the cosines [T, T] between T tokens as one picture, which shows a map of its cosines at each token's
-    place.
+    """Arrange the cosines [T, T] of T tokens as a picture: at each token's place, a map of its cosines to all tokens.
 
     Tokens form a square grid; gaps of NaN separate the maps.
 
