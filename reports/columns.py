@@ -107,7 +107,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
 
 def assumed(name: str, rows: Sequence[Row]) -> str:
-    """The assumption behind an empirical ε, to be printed after the number; empty for other columns."""
+    """The assumption on which an empirical ε rests, as text to be printed after the number; empty for other columns."""
     if name != "empirical_epsilon":
         return ""
     bounds = [row.empirical_bound for row in rows if row.empirical_bound is not None]

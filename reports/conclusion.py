@@ -183,7 +183,7 @@ def _models(verdicts: Sequence[ThreatVerdict]) -> str:
 
 
 def _arrangement(row: Row, rows: Sequence[Row]) -> str:
-    """The conditions of the conclusion: another cut, more passes or more records of the adversary may change it."""
+    """The conditions of the conclusion as text: model, data, cut, the adversary's records, and its queries."""
     own, asked = row.counts.get("auxiliary"), {one.queries or 0 for one in rows}
     most, upto = max(asked), "up to " if len(asked) > 1 else ""
     whose = "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary

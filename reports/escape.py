@@ -24,7 +24,7 @@ _VISIBLE = {
 _ONE_LINE = _VISIBLE | {ord("\n"): r"\n", ord("\t"): r"\t"}
 _CI_COMMAND = re.compile(r":(:)(?=[A-Za-z])|#(#)(?=[A-Za-z]*\[)")
 """Commands that a CI system obeys: ::error at the beginning of a line; ##[error] or ##vso[ anywhere in a line."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # wide ones start formulas, too
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # wide characters start formulas, too
 _SIGNS = (
     *("↑ uparrow", "↓ downarrow", "→ to", "× times", "∞ infty", "⌈ lceil", "⌉ rceil", "≥ geq", "≤ leq", "√ surd"),
     *("ε varepsilon", "δ delta", "σ sigma", "λ lambda", "γ gamma", "α alpha", "μ mu"),

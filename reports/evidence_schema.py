@@ -65,7 +65,7 @@ class Share(Frozen):
     seed: int
     count: float  # number of identified records; a tie counts by its probability
     of: int  # number of attacked records
-    candidates: int  # number of records, one of which each guess has to identify
+    candidates: int  # number of records among which each guess has to identify its own record
     share: Interval  # identified records divided by attacked records
     counted: bool  # whether the verdict rests on the attack
     sentence: str

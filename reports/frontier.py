@@ -186,7 +186,7 @@ def _options(label: str) -> list[str]:
 
 
 def _better(one: Point, other: Point) -> bool:
-    """Whether one setting dominates another; a missing proven ε counts as infinite."""
+    """Whether `one` is at least as good in accuracy, recovery and ε (None is infinite), and clearly better in one."""
     proven, its = (inf if point.epsilon is None else point.epsilon for point in (one, other))
     gains = (one.accuracy.value - other.accuracy.value, other.recovered.value - one.recovered.value)
     beyond = (one.accuracy.low > other.accuracy.high, one.recovered.high < other.recovered.low, proven < its)

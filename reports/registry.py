@@ -228,9 +228,9 @@ def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[
 def place(
     own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting], rows: Sequence[Row] | None = None
 ) -> list[Place]:
-    """Find the place of each setting in `own` among its peers. A setting without a peer gets no place. Peers are
-    registered settings of another defense or with other options, with the same dataset, adversary and number of
-    attacked records. The result rows `rows` say which attacks the user's run mounted."""
+    """Rank each setting in `own` (the user's) among its peers; a setting without a peer gets no place. Peers are other
+    registered settings with the same dataset, adversary and number of attacked records. The result rows `rows` say
+    which attacks the user's run mounted; without them, only the attack of each setting counts."""
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):
         same = [

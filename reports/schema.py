@@ -38,9 +38,8 @@ Metrics = dict[str, Metric]
 
 
 class Seconds(Frozen):
-    """The time for one attack on one defense with one seed, in CPU seconds over all threads; elapsed seconds with a
-    GPU. Several such experiments may share a model and an attack's control experiments, whose time is spent only
-    once."""
+    """The time for one attack on one defense with one seed: CPU seconds over all threads, or elapsed seconds with a
+    GPU. Several such experiments may share a model and control experiments, whose time is spent only once."""
 
     training: float | None  # seconds of the model's training, evaluation and costs; None for a recording
     attack: float  # seconds after the training, without control experiments
@@ -178,7 +177,7 @@ class Row(Frozen):
 
 
 class Summary(Frozen):
-    """Means over several seeds, of one attack on one defense, or of the guess without the release (floor) `floor`.
+    """Means over several seeds, of one attack on one defense, or of a guess without the release that `floor` names.
 
     `protocol` is set only if this guess differs between protocols. `values` maps each measure to the mean of the seeds'
     means, with its interval: the accuracy, the measures that compare guess n with record n, and the likeness after

@@ -35,7 +35,7 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
             value=mean, low=min(low, mean), high=max(mean, high), n=1, confidence=confidence, method="none: one value"
         )
     half = float(stdtrit(n - 1, (1 + confidence) / 2) * np.std(values, ddof=1) / n**0.5)
-    if half == 0 or not isfinite(low) or not low < mean < high:  # all equal, unbounded, or not in its range at all
+    if half == 0 or not isfinite(low) or not low < mean < high:  # values are equal, unbounded, or outside the range
         limits, method = (mean - half, mean + half), "Student"
     elif isfinite(high):
         share = (mean - low) / (high - low)

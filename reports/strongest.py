@@ -109,9 +109,9 @@ def most_identified(row: Row) -> Metric | None:
 
 
 def finished_grade(row: Row) -> _Grade | None:
-    """How much the finished attack's guesses reveal: "nothing", the "class" or the "record"; None as for `grade`. It is
-    also "record" if more records are identified than by any guess from the label alone, since a sharp guess may have a
-    large error."""
+    """How much the finished attack's guesses reveal: "nothing", the "class" or the "record"; None without a guess to
+    compare with. It is also "record" if more records are identified than by any guess from the label alone, since a
+    sharp guess may have a large error."""
     floors = _guesses(row)
     if not floors:
         return None

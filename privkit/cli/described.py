@@ -39,7 +39,7 @@ def described(kind: str) -> list[dict[str, Any]]:
     with suppress(OSError, Broken):
         return list(opened(read_bytes(file, MOST_TEXT), kind=kind, state=state)["entries"])
     entries = _read(kind)
-    if any(entry["summary"].startswith("broken: ") for entry in entries):  # what it lacks may be installed later
+    if any(entry["summary"].startswith("broken: ") for entry in entries):  # the missing package may be installed later
         return entries
     with suppress(PrivkitError, OSError):  # a cache that cannot be written costs time alone
         from privkit.files.storage import write_bytes

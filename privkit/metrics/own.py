@@ -21,7 +21,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 class ImageMetric(Protocol):
     """A frozen dataclass that compares guesses with their original images."""
 
-    name: ClassVar[str]  # name of its column: small letters, digits and _
+    name: ClassVar[str]  # name of the metric and of its column: small letters, digits and _
     higher_is_closer: ClassVar[bool]  # whether a larger value means that the guess is closer to the original
 
     def __call__(

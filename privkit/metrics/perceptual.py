@@ -20,7 +20,7 @@ from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 
 _CHUNK = 1_000
-_LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
+_LPIPS_SIDE = 64  # smaller images vanish in LPIPS's pooling layers
 
 
 def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
@@ -123,7 +123,7 @@ def _values(values: Tensor) -> Values:
 _CHANNELS = 16
 _SIDE = 7  # side of the maps that the last layer reads, at most
 _BATCH, _STEPS, _RATE = 64, 400, 5e-3
-_JITTER = 0.1  # standard deviation of the noise on the images it learns from: guesses are not clean
+_JITTER = 0.1  # standard deviation of the noise on training images, since guesses are noisy, too
 
 
 def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:
@@ -138,14 +138,14 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
 
 def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
-    """Reference values for `recognized`: its mean on the "originals", and on "other_originals" in place of guesses,
-    averaged over all pairs of different originals.
+    """Reference values for `recognized`. "originals" is its mean if each guess is the original itself, and
+    "other_originals" if each guess is another original, averaged over all pairs.
 
     Source: privkit's own.
     """
     right = torch.from_numpy(recognized(labels, truth, classifier))
     seen = classifier(truth).argmax(1).cpu()
-    as_often = (seen == labels.cpu().unsqueeze(1)).sum(1)  # originals that look like each one's class
+    as_often = (seen == labels.cpu().unsqueeze(1)).sum(1)  # originals recognized as each one's class
     others = (as_often - right) / max(1, len(truth) - 1)
     return {"originals": float(right.mean()), "other_originals": float(others.mean())}
 

@@ -65,7 +65,7 @@ class Paper:
         """Whether the paper has figures (a module `figures` in its folder)."""
         return (self.folder / "figures.py").is_file()
 
-    @cache  # noqa: B019 - one object a paper, which lives as long as the program
+    @cache  # noqa: B019 - there is one object per paper, which lives as long as the program
     def comparisons(self) -> tuple[ComparedClaim, ...]:
         """The paper's claims compared with our results; the first call takes up to a second."""
         return tuple(self._module("comparisons").comparisons())

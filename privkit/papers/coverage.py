@@ -133,7 +133,7 @@ def coverage(name: str) -> Coverage:
 
 
 def configuration(name: str, entry: CoverageEntry) -> Path:
-    """The configuration file of an entry's experiment. Raises `UsageError` if the paper has no such experiment."""
+    """The configuration file of the experiment that a coverage entry names. Raises `UsageError` if there is none."""
     known = {path.stem: path for path in paper(name).experiments}
     if entry.experiment not in known:
         raise UsageError(f"{name} has no experiment {entry.experiment!r}; it has {', '.join(known)}")

@@ -90,7 +90,7 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
     if "mse" in found and (floor := floor_of(row)) is not None:
         found[FLOOR] = floor
     own = {"dataset": one.config.dataset.label, "model": one.config.model.label}
-    ran = {name: label for name, label in own.items() if label != one.row[name]}  # at tiny scale they are smaller ones
+    ran = {name: label for name, label in own.items() if label != one.row[name]}  # smaller ones at tiny scale
     rounded = {name: round(value, 6) for name, value in found.items()}
     return {**one.row, **rounded, **({"ran": ran} if ran else {})}
 

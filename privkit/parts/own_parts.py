@@ -42,7 +42,7 @@ def kinds_of(target: object) -> list[str]:
     if isinstance(target, FunctionType):
         return list(_FUNCTIONS)
     kinds = [kind for kind, names in _CONTRACTS.items() if all(hasattr(target, name) for name in names)]
-    return kinds or ["models"] * _is_module(target)  # one of two segments, of which `own` says what is missing
+    return kinds or ["models"] * _is_module(target)  # one of a model's two segments; `own` names the missing one
 
 
 def _is_module(target: object) -> bool:

@@ -228,7 +228,7 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
     except NameError as error:
         raise UsageError(f"{what}: its annotations cannot be read: {error}; {_REPAIR}") from None
     fields = [field.name for field in dataclasses.fields(cls)]
-    values = {}  # as the field's own type: 1 and 1.0 are one number and make one specification
+    values = {}  # in the field's own type, so that 1 and 1.0 make the same specification
     for key, value in options.items():
         if key not in fields:
             raise unknown(f"option of {what}", str(key), fields)

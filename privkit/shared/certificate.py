@@ -81,6 +81,6 @@ class Certificate:
             self,
             standing="declared",
             statement=f"declared, not proven: {self.statement}",
-            lower=None,  # it is attained only if the mechanism is really this one
+            lower=None,  # the lower bound holds only if the mechanism is really this one
             assumptions=(*self.assumptions, *assumptions),
         )

@@ -19,7 +19,7 @@ class Measure:
 
     name: str  # the measure's column in rows, tables and gates
     title: str = ""  # the name in sentences, charts and cards; empty for `name`
-    heading: str = ""  # heading of its table column; empty for the title with an arrow to the defender's better values
+    heading: str = ""  # heading of its table column; empty for the title with an arrow (up if higher is safer)
     spoken: str = ""  # the name in sentences on checks; empty for the title
     higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if high or low may mean it
     within: tuple[float, float] = UNIT  # range of the values (low, high), which limits intervals over seeds

@@ -58,7 +58,7 @@ class Settings:
 
 FIGURES: Mapping[str, tuple[Settings, Sequence[str]]] = {
     "figure_2": (Settings(), ("linear", "loss")),  # forward
-    "figure_6": (Settings(), ("gradient",)),  # backward; the gradient of a linear layer is M, whatever the noise
+    "figure_6": (Settings(), ("gradient",)),  # backward; the gradient of a linear layer is M for any noise
     "figure_7": (Settings(law="laplace"), _QUANTITIES),
 }
 """Figure of Xu et al. -> its settings, and the quantities that it shows under scaling and masking."""

@@ -13,18 +13,14 @@ from privkit.shared.certificate import Certificate
 
 
 def smashed_rdp(setting: GroupRelease, order: float) -> float:
-    """Rényi bound for smashed data at order α > 1, in nats: ε₁,s(α) = αΔ²D_s/(2σ_s²); ValueError if it overflows.
-
-    Δ, D_s and σ_s are the fields `clip`, `dimensions` and `sigma` of `setting`.
-    """
+    """Rényi bound for smashed data at order α > 1, in nats: ε₁,s(α) = αΔ²D_s/(2σ_s²); ValueError if it overflows. Δ,
+    D_s and σ_s are the fields `clip`, `dimensions` and `sigma` of `setting`."""
     return _rdp(order, setting.clip, setting.dimensions, "sigma", setting.sigma)
 
 
 def label_rdp(setting: GroupRelease, order: float) -> float:
-    """Rényi bound for labels at order α > 1, in nats: ε₁,y(α) = αD_y/(2σ_y²); 0 if no labels are released.
-
-    D_y and σ_y are the fields `label_dimensions` and `sigma_labels` of `setting`.
-    """
+    """Rényi bound for labels at order α > 1, in nats: ε₁,y(α) = αD_y/(2σ_y²); 0 if no labels are released. D_y and σ_y
+    are the fields `label_dimensions` and `sigma_labels` of `setting`."""
     sigma = setting.sigma if setting.sigma_labels is None else setting.sigma_labels
     bound = _rdp(order, 1.0, setting.label_dimensions, "sigma_labels", sigma)
     return 0.0 if setting.labels == "none" else bound

@@ -113,7 +113,7 @@ def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> GroupRelease:
         clip=table_1_value("Δ"),
         label_dimensions=int(table_1_value("D_y")),
         labels="one_hot",
-        classes=10,  # CIFAR-10: D_y = 2 is not a length of its labels, but it is the squared diameter of one-hot labels
+        classes=10,  # CIFAR-10: D_y = 2 is not the length of its labels, but the squared diameter of one-hot labels
         group=group,
         clients=int(table_1_value("n")),
         patches=int(table_1_value("N")),
