@@ -1,4 +1,4 @@
-"""The tables of a run: one of all result rows, and further tables for attacks that return scores or an order."""
+"""The tables of a run: a table of all result rows, and further tables for attacks that return scores or an order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ORDER_NOTE = (
 
 
 def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
-    """The tables of a run, each with a note; the first has means over seeds or, for one seed, a line per result row."""
+    """The tables of a run, each with a note. The first has means over seeds or, for one seed, a line per result row."""
     summaries = over_seeds(rows)
     first = (summary_table(summaries, rows), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
     others = ((answers_table(rows), NOTE), (orders_table(rows), ORDER_NOTE))
@@ -45,12 +45,12 @@ def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
 
 
 def answers_table(rows: Sequence[Row]) -> Table | None:
-    """A table with a line for each result row of an attack that returns scores; None if there is none."""
+    """A table with a line for each result row of an attack that returns scores; None if there is no such row."""
     return _asked(rows, "auc", HEADERS, _SHOWN, lambda row: (_proven(row), *_shown(row.empirical_bound)))
 
 
 def orders_table(rows: Sequence[Row]) -> Table | None:
-    """A table with a line for each result row of an attack that returns an order; None if there is none."""
+    """A table with a line for each result row of an attack that returns an order; None if there is no such row."""
     return _asked(rows, "direct", _ORDER_HEADERS, _OF_ORDERS, lambda row: (_bits(row),))
 
 
@@ -61,7 +61,6 @@ def _asked(
     measures: Sequence[Measure],
     beside: Callable[[Row], tuple[str, ...]],
 ) -> Table | None:
-    """A table with a line for each result row with this answer: its measures, and further columns by `beside`."""
     lines = []
     for row in (row for row in rows if answer in row.answers):
         numbers = (interval(row.answers.get(one.name), one.digits) for one in measures)
@@ -70,7 +69,6 @@ def _asked(
 
 
 def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
-    """The lower bound on ε from canaries, and the claimed ε with which it was compared."""
     if bound is None:
         return UNKNOWN, UNKNOWN
     claimed = "nothing" if bound.claimed == float("inf") else f"{bound.claimed:.3g}{', refuted' * bound.refuted}"
@@ -79,14 +77,13 @@ def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
 
 
 def _proven(row: Row) -> str:
-    """The proven limits of any attack: true positive rate at 1 % false positives, and TPR − FPR."""
+    """The proven limits of any attack: true positive rate at 1 % false positives, and advantage (TPR − FPR)."""
     if row.limits is None or row.empirical_bound is None or (row.certificate and row.certificate.standing != "proven"):
         return UNKNOWN
     return f"{rounded_up(row.limits.at(0.01), 3)}, {rounded_up(row.limits.advantage, 3)}"
 
 
 def _bits(row: Row) -> str:
-    """Entropy of the order after and before the attack; a dash if the attack does not reduce it."""
     left, before = row.answers.get("bits_left"), row.answers.get("bits_before")
     if left is None or before is None or left.value >= before.value:
         return UNKNOWN

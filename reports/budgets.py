@@ -30,34 +30,33 @@ NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lo
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRow(Checked):
-    """One line of a table of privacy budgets: the proven claim for one row of a parameter table, or the error that
-    refused this row.
+    """The proven claim for one row of a parameter table, or the error that refused the row.
 
     Raises:
-        ValueError: if a number is NaN or negative, or status and numbers contradict each other.
+        ValueError: if a number is NaN or negative, or if status and numbers contradict each other.
     """
 
-    row: int  # 1-based number of the row in the parameter table
+    row: int  # number of the row in the parameter table, from 1
     name: str
-    line: int | None = None  # the row's line in a CSV file, as an editor counts
+    line: int | None = None  # number of the row's line in a CSV file, from 1; None for another format
     mechanism: str = ""  # name of the mechanism; empty if it could not be read
     status: Literal["ok", "error"] = "ok"
     error: str = ""  # why the row was refused, without the row's number; empty if it was computed
-    epsilon: _Amount | None = None  # proven upper bound ≥ 0; `inf` if nothing is proven; None if the row was refused
+    epsilon: _Amount | None = None  # proven upper bound on ε; `inf` if nothing is proven; None if the row was refused
     delta: _Amount | None = None
-    lower: _Amount | None = None  # proven lower bound on ε, if one is known
+    lower: _Amount | None = None  # proven lower bound on ε; None if unknown
     method: str = ""
-    order: _Amount | None = None  # the Rényi order that gave `epsilon`; None if no order was involved
+    order: _Amount | None = None  # the Rényi order that gave `epsilon`; None if the method uses no order
     at_grid_edge: bool = False  # whether `order` is the first or the last order that was tried
     sound: bool = True  # whether `epsilon` is a bound; False if the row was refused
     statement: str = ""
-    published: _Amount | None = None  # ε by the paper's own formula, if there is one; `inf` is allowed
+    published: _Amount | None = None  # ε by the paper's own formula; None without such a formula
     published_order: _Amount | None = None  # the Rényi order at which the paper's formula gives the least ε at this δ
-    published_at_order_2: _Amount | None = None  # ε by this formula at the order 2, which the paper's own table fixes
-    objection: str = ""  # why the published value is not a bound; empty if it is one, or if there is none
+    published_at_order_2: _Amount | None = None  # ε by the paper's formula at order 2, which its own table fixes
+    objection: str = ""  # why the published value is not a bound; empty if it is a bound, or if there is no value
     notes: tuple[str, ...] = ()  # caveats for the reader, one sentence each
     given: tuple[tuple[str, str], ...] = ()  # (column, text) of the parameter table's row, which CSV and JSON repeat
-    terms: tuple[tuple[str, str], ...] = ()  # (term, text) in the terms of NIST SP 800-226, if asked for; in JSON alone
+    terms: tuple[tuple[str, str], ...] = ()  # (term, text) of NIST SP 800-226 for JSON; empty if not asked for
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,7 +80,7 @@ class BudgetRow(Checked):
 
     @property
     def factor(self) -> float | None:
-        """The published ε over the proven ε; below 1, the paper claims more than is proven. None if not finite."""
+        """The published ε divided by the proven ε; below 1, the paper claims more than is proven. None if undefined."""
         if self.published is None or not self.epsilon or not isfinite(self.epsilon) or not isfinite(self.published):
             return None
         return self.published / self.epsilon
@@ -89,7 +88,7 @@ class BudgetRow(Checked):
 
 _APART = ("given", "terms")
 FIELDS = (*(field.name for field in fields(BudgetRow) if field.name not in _APART), "kind", "published_kind", "factor")
-"""Columns of CSV and keys of JSON; further columns of the parameter table follow."""
+"""Columns of CSV and keys of JSON; the other columns of the parameter table follow them."""
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # a number that a spreadsheet may read as one
 
 
@@ -99,8 +98,8 @@ def plain_text(value: object) -> str:
 
 
 def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """The table as CSV: a header, with the first row's own columns of the parameter table, then one line for each row
-    with all fields, unrounded. Infinities are "inf", missing values are empty."""
+    """Yield the table as CSV: a header, then one line for each row with all fields, unrounded. The first row determines
+    which columns of the parameter table follow the fields. Infinities are "inf", missing values are empty."""
     rows, out = iter(rows), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     first = next(rows, None)
@@ -119,7 +118,7 @@ def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """A JSON list of objects with all fields, unrounded, one at a time; an infinite ε is null, of kind "nothing"."""
+    """Yield a JSON list, one object at a time, with all fields, unrounded; an infinite ε is null, of kind "nothing"."""
     start = "["
     for row in rows:
         record = {
@@ -154,7 +153,7 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
 
 
 def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
-    """Sentences to print below the table, each once: errors, caveats and (`compare`) objections to published values."""
+    """The sentences below the table, each once: errors, caveats and (`compare`) objections to published values."""
     notes: dict[str, None] = {}
     for row in rows:
         notes |= dict.fromkeys([*_own_remarks(row), *(_objections(row) if compare else ())])
@@ -175,7 +174,6 @@ def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
 
 
 def _kind(epsilon: float | None) -> Kind | None:
-    """The kind of the claim that an ε makes; an infinite ε proves nothing."""
     return None if epsilon is None else "differential_privacy" if isfinite(epsilon) else "nothing"
 
 
@@ -184,18 +182,15 @@ def _record(row: BudgetRow) -> dict[str, Any]:
 
 
 def _read(row: BudgetRow) -> dict[str, str]:
-    """The columns of the parameter table that are not fields of the row."""
     return {name: text for name, text in row.given if name not in FIELDS}
 
 
 def _own_remarks(row: BudgetRow) -> list[str]:
-    """Sentences on why a row was refused, or on caveats of its ε."""
     edge = [f"the best order {row.order:g} is at the edge of those tried"] if row.at_grid_edge and row.order else []
     return [*([row.error] if row.error else []), *row.notes, *edge]
 
 
 def _objections(row: BudgetRow) -> list[str]:
-    """Sentences on a published value: its conversion, whether it is below the proven ε, and why it is not a bound."""
     said = [] if row.published_order is None else [_ORDERS]
     said += ["the published ε undercuts the sound one"] if row.factor is not None and row.factor < 1 else []
     return [*said, *([f"the published value is no bound: {row.objection}"] if row.objection else [])]

@@ -12,26 +12,26 @@ from numpy.typing import ArrayLike, NDArray
 from privkit.shared.interval import Interval
 from privkit.shared.limits import Limits
 
-LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46  # margins of a chart's panel, for ticks and labels, in units of the sheet
+LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46  # margins of a chart's panel, for ticks and labels, in SVG units
 COLORS = 6  # number of line colors, which the style sheet defines
 _BINS = 30
-_SHOWN = (0.5, 99.5)  # percentiles of the scores between which a histogram lies: one stray score would flatten it
-_CORNERS = 120  # most corners of a drawn ROC curve
+_SHOWN = (0.5, 99.5)  # percentiles of the scores that limit a histogram, since one outlier would flatten it
+_CORNERS = 120  # largest number of corners of a drawn ROC curve
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """An axis of a panel: a map from values `low`..`high` to positions `start`..`end` on the sheet."""
+    """An axis of a panel, which maps values from `low` to `high` to positions from `start` to `end` in SVG units."""
 
-    low: float  # value at the panel's start
-    high: float  # value at its end
-    start: float  # position of `low` on the sheet
+    low: float  # value at the start of the axis
+    high: float  # value at the end of the axis
+    start: float  # position of `low`
     end: float  # position of `high`
-    logarithmic: bool = False  # whether the scale is logarithmic
+    logarithmic: bool = False
     whole: bool = False  # whether only whole numbers are ticks
 
     def __call__(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """The positions of values on the sheet, clamped to the panel."""
+        """The positions of values in SVG units, in an array of the same shape; values outside the axis get its ends."""
         low, high, found = self.low, self.high, np.asarray(values, dtype=float)
         if self.logarithmic:
             low, high, found = log10(low), log10(high), np.log10(np.maximum(found, self.low))
@@ -40,7 +40,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """The ticks of the axis: a few round values, as pairs (position on the sheet, text)."""
+        """The ticks of the axis: a few round values, as pairs (position in SVG units, text)."""
         if self.logarithmic:
             powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
             factors = (1, 2, 5) if len(powers) < 4 else (1,)
@@ -59,10 +59,10 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A line, or a filled area."""
+    """A line or a filled area of a chart."""
 
     kind: str  # class of the style sheet
-    points: str  # "x,y x,y …" on the sheet
+    points: str  # positions "x,y x,y …" in SVG units
     name: str = ""  # shown when the shape is pointed at
 
 
@@ -70,43 +70,43 @@ class Shape:
 class Mark:
     """A point of a chart, with the limits of its confidence intervals."""
 
-    x: float
+    x: float  # position in SVG units
     y: float
-    x_limits: tuple[float, float]  # ends of its interval
+    x_limits: tuple[float, float]  # positions of the ends of the confidence interval
     y_limits: tuple[float, float]
     kind: str  # class of the style sheet
-    strength: float | None  # opacity of its color in [0, 1]; None for a hollow mark
+    strength: float | None  # opacity of the mark's color in [0, 1]; None for a hollow mark
     name: str  # shown when the mark is pointed at
     label: str = ""  # text beside the mark; empty if there is no room
-    label_at: tuple[float, float, str] = (0, 0, "start")  # place and anchor
+    label_at: tuple[float, float, str] = (0, 0, "start")  # position of the label (x, y), and its SVG text anchor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
     """One panel of a figure: axes, lines, areas, marks and texts."""
 
-    title: str  # description in words, for readers who cannot see the chart
+    title: str  # description for readers who cannot see the chart
     x: Scale
     y: Scale
     x_label: str
     y_label: str
     shapes: tuple[Shape, ...] = ()  # from back to front
     marks: tuple[Mark, ...] = ()  # above the shapes
-    words: tuple[tuple[float, float, str], ...] = ()  # inside the panel: right end, base line, text
+    words: tuple[tuple[float, float, str], ...] = ()  # texts inside the panel, as (right end, base line, text)
 
     @property
     def width(self) -> float:
-        """The width of the sheet."""
+        """The width of the chart with its margins, in SVG units."""
         return self.x.end + RIGHT
 
     @property
     def height(self) -> float:
-        """The height of the sheet."""
+        """The height of the chart with its margins, in SVG units."""
         return self.y.start + BOTTOM
 
     @property
     def keys(self) -> list[Shape]:
-        """The entries of the legend: names of lines and bars, if there are several."""
+        """The entries of the legend: named lines and bars; empty if there is only one."""
         named = [shape for shape in self.shapes if shape.kind.startswith(("line", "bars"))]
         return named if len(named) > 1 else []
 
@@ -114,25 +114,27 @@ class Chart:
 def panel(
     width: int, height: int, x: tuple[float, float], y: tuple[float, float], *, logarithmic: bool = False
 ) -> tuple[Scale, Scale]:
-    """The scales of a panel with room for ticks; x (smallest, largest value) runs to the right, y upwards."""
+    """The two scales of a panel of this size in SVG units, with room for ticks. `x` and `y` are (smallest, largest
+    value); x runs to the right, y upwards, and only y may be logarithmic."""
     across = Scale(low=x[0], high=x[1], start=LEFT, end=width - RIGHT)
     return across, Scale(low=y[0], high=y[1], start=height - BOTTOM, end=TOP, logarithmic=logarithmic)
 
 
 def padded_range(values: Sequence[float]) -> tuple[float, float]:
-    """The smallest and largest value, each moved outwards by a twentieth, so that they always differ."""
+    """The smallest and largest value, each moved outwards by 6 % of their distance, but at least by 0.001."""
     low, high = min(values), max(values)
     room = max(0.06 * (high - low), 1e-3)
     return low - room, high + room
 
 
 def points(x: ArrayLike, y: ArrayLike) -> str:
-    """Points in the notation of SVG."""
+    """Positions in SVG units as text "x,y x,y …", with one decimal."""
     return " ".join(f"{one:.1f},{other:.1f}" for one, other in zip(np.asarray(x), np.asarray(y), strict=True))
 
 
 def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = False) -> Chart | None:
-    """A small chart of one value per training epoch; None if fewer than two values are finite."""
+    """A small chart of one value per training epoch; None if fewer than two values are finite. With `logarithmic`, the
+    scale is logarithmic if all values are positive and differ by more than a factor of 5."""
     found = [(epoch, value) for epoch, value in enumerate(values, 1) if isfinite(value)]
     if len(found) < 2:
         return None
@@ -177,8 +179,7 @@ class Told:
 
 
 def score_charts(told: Told) -> tuple[Chart, Chart]:
-    """Two charts of an attack's scores: the ROC curve, with the region that is proven impossible in gray, and the
-    histograms.
+    """Two charts of an attack's scores: the ROC curve, with the proven impossible region in gray, and the histograms.
 
     Source: the panels of DP-CutMixSL's Figs. 8-10.
     """
@@ -199,8 +200,8 @@ def _roc(told: Told) -> Chart:
 
 
 def _ruled_out(limits: Limits, x: Scale, y: Scale) -> list[Shape]:
-    """The area of rates that the proof rules out: above the proven ROC curve and below its mirror image. Between two
-    known rates the larger true positive rate counts, since a chord of the curve would rule out too much."""
+    """The area of rates that a proof excludes: above the proven ROC curve and below its mirror image. Between two known
+    rates the larger true positive rate counts, since a chord of the curve would exclude too much."""
     false, true = np.repeat(limits.false_positives, 2)[:-1], np.repeat(limits.true_positives, 2)[1:]
     corners = np.concatenate([[0.0], false, [1.0]]), np.concatenate([[1.0], true, [1.0]])
     above, below = points(x(corners[0]), y(corners[1])), points(x(1 - corners[0]), y(1 - corners[1]))

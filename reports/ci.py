@@ -1,4 +1,4 @@
-"""A verdict in formats for CI systems: JUnit XML, and annotations of GitHub Actions."""
+"""Formats a verdict for CI systems: JUnit XML, and annotations of GitHub Actions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from privkit.shared.threat_models import threat_name
 
 
 def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats: Sequence[ThreatVerdict] = ()) -> str:
-    """The verdict on a run as JUnit XML: a test case for each cell, check and gate, and a property for each threat
-    model.
+    """The verdict on a run as JUnit XML: a test case for each cell (defense, attack and seed), check and gate.
 
-    A failed gate or check is a failure, a failed or missing cell an error. Undecided checks are skipped, and so are
-    cells that are not applicable or not needed. `seconds` maps a cell's id to its duration.
+    A failed gate (a user's condition) or check is a failure, a failed or missing cell an error. Undecided checks are
+    skipped, and so are cells that are not applicable or not needed. Each threat model's verdict is a property.
+    `seconds` maps a cell's id to its duration.
     """
     took = seconds or {}
     cases = [_cell(cell, took.get(cell.cell, 0.0)) for cell in verdict.cells] + [
@@ -57,7 +57,8 @@ def _case(defense: str, name: str, tag: str, message: str, seconds: float = 0.0)
 
 
 def github(verdict: Verdict) -> list[str]:
-    """Annotations for GitHub Actions, one line for each failure of the verdict, and for each cell without a result."""
+    """Annotations for GitHub Actions, one line for each failed check or gate, and for each planned result that is
+    missing or an error."""
     without = [cell for cell in verdict.cells if cell.status in ("error", "missing")]
     told = [
         *verdict.failures,

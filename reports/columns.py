@@ -18,13 +18,14 @@ from privkit.shared.measures import ANSWERS, OF_RECORDS, TASK
 if TYPE_CHECKING:
     from privkit.reports.verdict import Verdict
 
-START = "zero_steps"  # key of the attack's start among a row's floors
+START = "zero_steps"  # key in a row's `floors` of the attack before its first step
 CLAIM, DECLARATION = "claim_stands", "declaration_stands"
 """Names of the checks that compare a claimed ε with canaries, and a declared mechanism with its data."""
 LEARNED, CONVERGED, OWN_MATCH = "learned", "converged", "matched_beats_own_records"
-"""Names of the checks whether a model learned its task, and whether more training would make an attack stronger."""
+"""Names of checks: has the model learned its task, would more training make an attack stronger, and do matched guesses
+beat the adversary's own records?"""
 BY_PATTERN = "not_identified_by_pattern"
-"""Name of the check whether guesses, though far from their images, show them with another contrast or sign."""
+"""Name of the check whether guesses that are far from their images show them with another contrast or sign."""
 DECLARED = "declared_"  # prefix of a number that would be proven if privkit had run the mechanism itself
 _LIMITS = ("advantage", "tpr_at_1_percent")
 _PROVEN = (
@@ -37,10 +38,10 @@ _PROVEN = (
 )
 _TASK = tuple(measure.name for measure in TASK)
 OF_DEFENSE = frozenset((*_TASK, *_PROVEN, *(field.name for field in fields(Costs))))
-"""Columns of a defense, which no attack on it changes."""
+"""Columns with values of a defense, which are the same for each attack."""
 SHORT = {**{name: f"unaligned_{name}" for name in OF_RECORDS}, "tpr": "tpr_at_1_percent"}
-"""Short name -> column; a metric of guesses is taken unaligned, as an adversary has them."""
-OWN = "own_"  # prefix of a metric that is not one of privkit's
+"""Short name -> column. For a metric of guesses, it is the column of unmatched guesses, as an adversary has them."""
+OWN = "own_"  # prefix of a user's own metric
 GATED = (
     *_TASK,
     *OF_RECORDS,
@@ -64,16 +65,15 @@ _OF_ROW = {
 
 
 def gated(name: str) -> str | None:
-    """The column that a gate (a user's pass/fail condition) names by `name`; None if it names none. A user's own metric
-    is accepted here without a test; only a run tests it."""
+    """The column to which a gate (a user's pass/fail condition) refers by `name`; None if there is no such column. The
+    name of a user's own metric is accepted without a check, since only a run knows these metrics."""
     if name.removeprefix("unaligned_").removeprefix("matched_").startswith(OWN):
         return name if not name.startswith(OWN) else f"unaligned_{name}"
     return SHORT.get(name, name) if name in SHORT or name in GATED else None
 
 
 def numbers(row: Row) -> dict[str, Interval | float]:
-    """The measured and proven values of a result row by column name: an interval if the value has one, otherwise a
-    number.
+    """The measured and proven values of a result row by column name: an interval if there is one, otherwise a number.
 
     `epsilon` is the proven ε of the release, infinite if nothing is proven; `epsilon_of_labels` if a certificate covers
     only labels; `declared_…` if privkit did not run the mechanism itself. A formula that is not a proof gives no column
@@ -107,7 +107,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
 
 def assumed(name: str, rows: Sequence[Row]) -> str:
-    """The assumption behind an empirical ε, to print after the number; empty for other columns."""
+    """The assumption on which an empirical ε rests, as text to be printed after the number; empty for other columns."""
     if name != "empirical_epsilon":
         return ""
     bounds = [row.empirical_bound for row in rows if row.empirical_bound is not None]
@@ -116,7 +116,7 @@ def assumed(name: str, rows: Sequence[Row]) -> str:
 
 
 def flat_record(row: Row) -> dict[str, object]:
-    """A row as one flat record: its names, its numbers with their limits, its checks and its provenance."""
+    """A result row as one flat record: its names, its numbers with their limits, its checks and its provenance."""
     flat: dict[str, object] = row.model_dump(include=_OF_ROW)
     if row.parts:
         flat |= {"parts": " ".join(row.parts)}
@@ -135,8 +135,8 @@ def flat_record(row: Row) -> dict[str, object]:
 
 
 def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
-    """All numbers of all rows as CSV, unrounded; with a verdict, also its gates, and a line for each cell without a
-    result."""
+    """All numbers of all rows as CSV, unrounded. A verdict adds its gates (a user's conditions) as columns, and a line
+    for each cell (defense, attack and seed) without a result."""
     lines = [flat_record(row) for row in rows]
     if verdict is not None:
         places = {row.cell: line for row, line in zip(rows, lines, strict=True)}
@@ -148,14 +148,14 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
 
 
 def seeds_csv(summaries: Sequence[Summary]) -> str:
-    """Means over seeds as CSV, unrounded, with one line per defense and attack, and per constant guess (floor)."""
+    """Means over seeds as CSV, unrounded, with a line per defense and attack, and per guess without the release."""
     named = [one.model_dump(include={"defense", "attack", "floor", "protocol"}) for one in summaries]
     seeds = [{"seeds": " ".join(map(str, one.seeds))} for one in summaries]
     return flat_csv([one | its | flattened(of.values) for one, its, of in zip(named, seeds, summaries, strict=True)])
 
 
 def answers_csv(rows: Sequence[Row], answer: str) -> str:
-    """CSV with the unrounded results of attacks that have `answer` ("auc" or "direct"), and the proven limits."""
+    """CSV with the unrounded results of attacks that return scores (`answer` "auc") or an order ("direct")."""
     lines = []
     for row in rows:
         if answer in row.answers:
@@ -177,7 +177,8 @@ def flat_csv(lines: Sequence[dict[str, object]]) -> str:
 
 
 def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
-    """The value and ends of a column that a gate compares; an AUC below 1/2 is reflected, since it leaks as much."""
+    """The value of a column and both ends of its interval, as a gate (pass/fail condition) compares them; all are equal
+    for a number without an interval. An AUC below 1/2 is reflected, since it leaks as much."""
     if not isinstance(value, Interval):
         return float(value), float(value), float(value)
     middle, low, high = value.value, value.low, value.high
@@ -189,7 +190,7 @@ def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
 
 
 def flattened(values: Mapping[str, Interval | float]) -> dict[str, object]:
-    """Numbers as columns: each value, and its limits if it is an interval."""
+    """Numbers as columns: each value, and for an interval also the columns `…_low` and `…_high`."""
     flat: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, Interval):

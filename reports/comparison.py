@@ -29,11 +29,9 @@ class Difference(Frozen):
 
 
 class Comparison(Frozen):
-    """The comparison of two runs, A (`first`) and B (`second`).
-
-    `configuration` lists the settings in which the runs differ, `made_of` the differences of code, files, versions and
-    machine, and `unpaired` the result rows without a counterpart in the other run.
-    """
+    """The comparison of two runs, A (`first`) and B (`second`). `configuration` lists the settings in which the runs
+    differ, `made_of` the differences of code, files, versions and machine, and `unpaired` the result rows without a
+    counterpart in the other run."""
 
     first: str
     second: str

@@ -32,7 +32,7 @@ _WORDS: dict[Outcome, str] = {
     "not_applicable": "Not possible:",
     "not_tried": "Not tried:",
 }
-"""Outcome -> how the list of its threat models begins, in the order in which a conclusion looks for them."""
+"""Outcome -> first words of the list of its threat models. The first outcome found decides the conclusion."""
 _UNCONTROLLED = "Falls to an attack that failed its control under"
 
 
@@ -41,9 +41,9 @@ class Conclusion(Frozen):
 
     defense: str  # the defense's label
     tone: Literal["bad", "good", "open"]  # whether the conclusion is good or bad for the defense, or open
-    sentence: str  # whether it protects, how many records are identified, and what it costs
-    models: str  # the threat models under which it falls or holds, and those not tried
-    arrangement: str  # where the network is cut, how often records cross, and what the adversary has
+    sentence: str  # whether the defense protects, how many records are identified, and the change of accuracy
+    models: str  # the threat models under which the defense falls or holds, and those that were not tried
+    arrangement: str  # model, cut and data, the adversary's own records, and the number of queries
     claim: str  # what is proven or declared
 
     @property
@@ -53,7 +53,8 @@ class Conclusion(Frozen):
 
 
 def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[Conclusion]:
-    """One conclusion for each defense, in the order of verdicts; without verdicts, it gives the reason."""
+    """One conclusion for each defense, in the order of the verdicts `threats`. Without verdicts, each conclusion says
+    why no attack gave a number."""
     made = []
     for defense in dict.fromkeys(one.defense for one in threats):
         verdicts = [one for one in threats if one.defense == defense and one.threat_model in THREAT_MODELS]
@@ -108,7 +109,6 @@ def _claim(row: Row) -> str:
 
 
 def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
-    """A sentence that says whether a defense protects, by its decisive verdict and the number of identified records."""
     these, what, behind = f"these {row.records}", most.defense, f": {counts}" if counts else ""
     if most.outcome == "falls":
         found = counts or f"{most.attack} reaches {most.measured}"
@@ -129,8 +129,8 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 
 
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
-    """A phrase with the largest number of records that an attack identifies with this defense, and without a defense;
-    empty if they were not counted. It names the attack unless one of the conclusion's verdicts names it."""
+    """A phrase with the largest number of records that an attack identifies with this defense, and without a defense.
+    It is empty if records were not counted. It names the attack unless one of `verdicts` names it."""
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}
     told = {one.attack for one in verdicts}
@@ -148,7 +148,6 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
 
 
 def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
-    """The largest mean number (over seeds) of identified records, the number of all records, and the attack."""
     found: dict[str, list[Metric]] = {}
     starts: set[str] = set()
     for row in rows:
@@ -161,7 +160,6 @@ def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
 
 
 def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
-    """A sentence on the change of the task's accuracy by the defense, over the seeds."""
     after, before = _accuracy(own), _accuracy(bare_rows(rows, own[0].protocol))
     if after is None:
         return ""
@@ -185,7 +183,7 @@ def _models(verdicts: Sequence[ThreatVerdict]) -> str:
 
 
 def _arrangement(row: Row, rows: Sequence[Row]) -> str:
-    """The conditions of the conclusion: another cut, more passes or more records of the adversary may change it."""
+    """The conditions of the conclusion as text: model, data, cut, the adversary's records, and its queries."""
     own, asked = row.counts.get("auxiliary"), {one.queries or 0 for one in rows}
     most, upto = max(asked), "up to " if len(asked) > 1 else ""
     whose = "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary

@@ -1,4 +1,4 @@
-"""Escaping of text of unknown origin for each kind of output.
+"""Escapes text of unknown origin for each kind of output.
 
 Names of defenses, attacks and table rows come from plug-ins, parameter tables and run folders. Such text must be shown,
 and never be interpreted as a command, markup or formula.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CONTROLS = (*range(32), *range(127, 160), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 """Characters that move the cursor, start an escape sequence, end a line or turn the direction of writing."""
 _NOT_IN_XML = (*range(0xD800, 0xE000), 0xFFFE, 0xFFFF)
-"""Halves of characters, which no encoding has, and two codes that XML forbids."""
+"""Surrogates, which cannot be encoded, and two codes that XML forbids."""
 _VISIBLE = {
     code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
     for code in (*CONTROLS, *_NOT_IN_XML)
@@ -23,13 +23,13 @@ _VISIBLE = {
 }
 _ONE_LINE = _VISIBLE | {ord("\n"): r"\n", ord("\t"): r"\t"}
 _CI_COMMAND = re.compile(r":(:)(?=[A-Za-z])|#(#)(?=[A-Za-z]*\[)")
-"""Commands that a CI system obeys: ::error at the beginning of a line; ##[error] or ##vso[ anywhere in it."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # wide ones start formulas, too
+"""Commands that a CI system obeys: ::error at the beginning of a line; ##[error] or ##vso[ anywhere in a line."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # wide characters start formulas, too
 _SIGNS = (
     *("↑ uparrow", "↓ downarrow", "→ to", "× times", "∞ infty", "⌈ lceil", "⌉ rceil", "≥ geq", "≤ leq", "√ surd"),
     *("ε varepsilon", "δ delta", "σ sigma", "λ lambda", "γ gamma", "α alpha", "μ mu"),
 )
-"""Signs, and LaTeX's names for them in formulas."""
+"""Signs with their LaTeX names in formulas."""
 _TEXT_SIGNS = ("\\ backslash", "~ asciitilde", "^ asciicircum", "< less", "> greater", "| bar", "` asciigrave")
 _LATEX = str.maketrans(
     {sign: rf"$\{name}$" for sign, name in map(str.split, _SIGNS)}
@@ -43,8 +43,8 @@ _MARKDOWN = {ord("\\"): r"\\", ord("|"): r"\|", ord("<"): "&lt;", ord("&"): "&am
 def terminal(text: str) -> str:
     r"""One line of text for a terminal or a log; control characters are shown as escapes.
 
-    Unescaped control characters could move the cursor, a line end could forge a line, and a CI system could obey a
-    line of the log.
+    Unescaped control characters could move the cursor, a line end could forge a line, and a CI system could obey a line
+    of the log.
 
     >>> print(terminal("\x1b]0;title\x07, a\n::error::b"))
     \x1b]0;title\x07, a\n:\x3aerror:\x3ab

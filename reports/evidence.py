@@ -1,6 +1,6 @@
 """Evidence of a run for an impact assessment or a model card: sentences and numbers of result rows and verdicts.
 
-Nothing is recomputed, and no sentence claims more than the verdict.
+Nothing is computed again, and no sentence claims more than the verdict.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ LIMITS = (
     "A requirement that is named here is not thereby met: whoever assesses the system decides that.",
     "Checksums say which data, code and rows the numbers come from. They say nothing about who wrote them.",
 )
-"""What the document does not say."""
+"""Limits of the document, which it states."""
 RECORDED = (
     "What crossed the cut was recorded by whoever owns the system. privkit did not see the training; what it could not "
     "check is noted above."
 )
-"""A further limit, for recordings."""
+"""A further limit, which is stated for recordings."""
 _UNMEASURED = ("not_tried", "not_applicable", "no_number")  # outcomes without a number
-_FALLEN = ("refuted", "no proof")  # standings of claims that the evidence does not repeat
+_FALLEN = ("refuted", "no proof")  # standings of claims whose ε the evidence does not repeat
 
 
 def evidence(
@@ -69,7 +69,8 @@ def evidence(
     verdict: Verdict,
     records: Mapping[str, str],
 ) -> Evidence:
-    """The evidence of a run with at least one row; `records` are the SHA-256 of the run's files by path."""
+    """Build the evidence of a run with at least one result row. `rows` and `threats` are its results and its verdicts
+    by threat model. `records` are the SHA-256 of its files by path."""
     groups = by_defense(rows)
     defenses = [defense for defense in groups if not undefended(defense)] or list(groups)
     judged = [_measured(one, model, rows) for one in threats for model in THREAT_MODELS if model == one.threat_model]
@@ -100,12 +101,12 @@ def _origin(rows: Sequence[Row], made: Provenance) -> Origin:
 
 
 def recorded(row: Row) -> bool:
-    """Whether a result row is from a recording, so privkit did not observe the training or the network's task."""
+    """Whether a result row is from a recording, so that privkit did not observe the training or the network's task."""
     return "recording.json" in row.provenance.data
 
 
 def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
-    """The conclusion without claims that this run refutes or that are not proofs."""
+    """The conclusion, in which claims that are refuted or are no proofs are replaced by the reason."""
     fallen = [claim.privacy for claim in claims if claim.defense == one.defense and claim.standing in _FALLEN]
     return one.model_copy(update={"claim": "; ".join(fallen)}) if fallen else one
 
@@ -153,8 +154,8 @@ def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> Me
 
 
 def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
-    """Shares of identified records, one for each seed, for the strongest attack on which the verdict rests, then for
-    another attack that identifies more, such as one that failed its control experiments."""
+    """Shares of identified records, one for each seed, for the strongest attack on which the verdict rests. Shares
+    follow for another attack that identifies more, such as an attack that failed its control experiments."""
     groups: dict[str, list[tuple[Row, Interval]]] = {}
     for row in rows:
         found = identified(row.recovered)
@@ -221,7 +222,6 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) -> Claim:
-    """The claim of the certificate `found`, with objections from any result of the defense."""
     private = found.kind == "differential_privacy"
     epsilon = found.epsilon if private else None
     words: dict[Standing, bool] = {
@@ -238,7 +238,7 @@ def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) ->
     if epsilon is not None:
         only = " of the labels alone" if found.covers == "labels" else ""
         least = "no lower bound is known"
-        if found.lower is not None:  # for the worst network before the clip, which need not be this one
+        if found.lower is not None:  # holds for the worst network before the clip, which may be another network
             least = f"no proof from the clip and the noise alone gives less than ε = {found.lower!r}"
         remark = NO_USE if standing not in _FALLEN and all(row.remark for row in rows) else ""
         said = f"{standing}: ε = {epsilon!r} at δ = {found.delta!r}{only}"
@@ -261,7 +261,6 @@ def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) ->
 
 
 def _untried(defenses: Sequence[str], threats: Sequence[ThreatVerdict], verdict: Verdict) -> Iterator[Untried]:
-    """Attacks that were not run, defenses without any reconstruction attack, and experiments without a number."""
     for one in threats:
         reason = one.sentence if one.outcome in _UNMEASURED and one.threat_model in THREAT_MODELS else ""
         if reason or one.untried:
@@ -278,7 +277,6 @@ def _untried(defenses: Sequence[str], threats: Sequence[ThreatVerdict], verdict:
 def _requirements(
     concluded: Sequence[Conclusion], answers: Sequence[Answer], claims: Sequence[Claim]
 ) -> list[Requirement]:
-    """The requirements of OWASP AISVS C11.2, each with the result rows that are evidence on it."""
     members = [one for one in answers if without_options(one.attack) == MEMBERSHIP]
     private = [one for one in claims if one.epsilon is not None and one.standing not in _FALLEN]
     rows = {

@@ -1,6 +1,6 @@
 """The fields of `evidence.json`, and the HTML page, which shows each field that has a title.
 
-A field without a title repeats, for programs, the content of a sentence. So the JSON contains everything on the page.
+A field without a title repeats the content of a sentence for programs. So the JSON contains everything on the page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ C11_2 = {
     ".4": "sensitive data are trained on with differentially private optimization (level 2)",
     ".5": "simulated membership inference is no better than random guessing (level 3)",
 }
-"""End of the requirement's name -> what it asks."""
+"""End of a requirement's name -> the content of the requirement."""
 MEMBERSHIP = "member_inference"  # the attack on membership of the training data
 UNRECOVERED = "no attack on the records themselves gave a number"
 
@@ -63,10 +63,10 @@ class Share(Frozen):
 
     attack: str
     seed: int
-    count: float  # records that are identified; a tie counts by its probability
-    of: int  # attacked records
-    candidates: int  # records among which each guess had to find its own
-    share: Interval
+    count: float  # number of identified records; a tie counts by its probability
+    of: int  # number of attacked records
+    candidates: int  # number of records among which each guess has to identify its own record
+    share: Interval  # identified records divided by attacked records
     counted: bool  # whether the verdict rests on the attack
     sentence: str
 
@@ -85,7 +85,7 @@ class MeasuredDefense(Frozen):
 
 
 class Answer(Frozen):
-    """The success of one attack at distinguishing labels, members or canaries, with one seed."""
+    """The success of one attack at distinguishing labels, members or canaries (inserted records), with one seed."""
 
     heading: str
     defense: str
@@ -98,7 +98,7 @@ class Answer(Frozen):
 
 
 class Claim(Frozen):
-    """A claim about one defense. `epsilon` and `delta` are None if the claim has none."""
+    """A claim about one defense. `epsilon` and `delta` are None if the claim is not about differential privacy."""
 
     heading: str
     defense: str
@@ -180,6 +180,6 @@ def page(found: Evidence) -> str:
 
 
 def titled(one: Frozen) -> list[tuple[str, Any]]:
-    """The non-empty fields of a record that the page shows, each with its title."""
+    """The non-empty fields of a record that the page shows, as pairs (title, value)."""
     shown = [(field.title, getattr(one, name)) for name, field in type(one).model_fields.items()]
     return [(title, value) for title, value in shown if title and value not in ("", (), {})]

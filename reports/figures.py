@@ -19,7 +19,7 @@ from privkit.reports import escape
 
 COLORS = ("#3b4cc0", "#d1495b", "#2a9d8f", "#e9a03b", "#7b5ea7", "#5c6770", "#8c564b", "#17becf")
 MUTED = "#667085"
-_WIDE = 20.0  # ratio of the largest to the smallest ε from which the axis is logarithmic
+_WIDE = 20.0  # ratio of the largest to the smallest ε above which the axis is logarithmic
 
 
 def save(figure: Figure, kind: str) -> bytes:
@@ -33,7 +33,7 @@ def save(figure: Figure, kind: str) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetCurve:
-    """ε of one mechanism at P ≥ 1 values of one parameter. All arrays must be [P], otherwise a ValueError is raised."""
+    """ε of one mechanism at P ≥ 1 values of one parameter. Raises ValueError for an array of another shape than [P]."""
 
     label: str  # name of the mechanism
     values: NDArray[np.float64]  # values of the parameter, increasing
@@ -53,9 +53,9 @@ class BudgetCurve:
 def curves(
     drawn: Sequence[BudgetCurve], *, title: str, subtitle: str, xlabel: str, log_x: bool = False, whole: bool = False
 ) -> Figure:
-    """Draw ε against one parameter, one color for each mechanism: a solid line for proven values, a dashed line for
-    published values. The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit.
-    If the parameter takes only whole numbers (`whole`), every point is marked."""
+    """Draw ε against one parameter, one color for each mechanism: solid for proven values, dashed for published values.
+    The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit. If the parameter
+    takes only whole numbers (`whole`), every point is marked."""
     if not drawn:
         raise ValueError("curves must hold at least one curve, got none")
     figure = Figure(figsize=(7.6, 4.6), dpi=160, layout="constrained")
@@ -92,7 +92,6 @@ def curves(
 
 
 def _marks(axis: Any, curve: BudgetCurve, shown: NDArray[np.float64], color: str) -> None:
-    """Mark published points: an open circle for a valid bound, a cross for an invalid one."""
     if curve.sound is None:
         return
     for ok, mark in ((True, {"marker": "o", "mfc": "white", "ms": 4.5}), (False, {"marker": "x", "ms": 5})):
@@ -101,7 +100,6 @@ def _marks(axis: Any, curve: BudgetCurve, shown: NDArray[np.float64], color: str
 
 
 def _scales(axis: Any, heights: NDArray[np.float64], log_x: bool, whole: bool, drawn: Sequence[BudgetCurve]) -> None:
-    """Set the scales, logarithmic for wide ranges; a linear part at the bottom keeps zero visible."""
     finite = heights[np.isfinite(heights)]
     positive = finite[finite > 0]
     if positive.size and positive.max() > _WIDE * positive.min():
@@ -125,7 +123,6 @@ def _scales(axis: Any, heights: NDArray[np.float64], log_x: bool, whole: bool, d
 
 
 def _labels(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write the curves' names to the right of their ends; names that would overlap are moved apart."""
     to_axes = axis.transScale + axis.transLimits
     placed = sorted((float(to_axes.transform((x, y))[1]), x, y, label, color) for x, y, label, color in ends)
     gap = 0.052

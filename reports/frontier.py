@@ -1,5 +1,7 @@
-"""The privacy–utility frontier: for each defended setting, the accuracy, and the recovery by the strongest attack; its
-table, and its chart (accuracy on the x axis, recovery on the y axis, ε as the strength of the color)."""
+"""The privacy–utility frontier: accuracy and the strongest attack's recovery for each setting of a defense.
+
+It is shown as a table, and as a chart: accuracy on the x axis, recovery on the y axis, ε as the strength of the color.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,23 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One setting of a defense: its accuracy, the recovery by the strongest attack, and the proven ε."""
+    """One setting (a defense with its options): accuracy, recovery by the strongest attack, and proven ε."""
 
     defense: str  # the defense's label
     family: str  # the label without options
-    setting: str  # the options in which settings of this family differ; empty for defaults
+    setting: str  # the options in which settings of this family differ; empty if all options are defaults
     attack: str  # the strongest attack
-    sound: bool = True  # whether it passed its control experiments with every seed
-    start: bool = False  # whether the guesses from which it began are reported, as its finished ones give away less
+    sound: bool = True  # whether the attack passed its control experiments with every seed
+    start: bool = False  # whether the attack's first guesses are reported, since its finished guesses give away less
     seeds: int  # number of seeds
     accuracy: Interval  # accuracy of the task
-    recovered: Interval  # what the strongest attack recovers, in the deciding measure of these records
-    epsilon: float | None  # the proven ε, the largest over seeds; None without one
+    recovered: Interval  # recovery by the strongest attack, in the measure `Frontier.metric`
+    epsilon: float | None  # the largest proven ε over seeds; None if no ε is proven
     protocol: str = ""  # the setting's protocol
-    # guess without the release -> what it recovers of the attacked records
+    # name of a guess without the release -> its recovery of the attacked records, in the same measure
     floors: dict[str, float] = field(default_factory=dict)
-    # whether another defended setting is at least as good in accuracy, recovery and proven ε, and better in one beyond
-    # the intervals
+    # whether another defended setting is at least as good in accuracy, recovery and proven ε, and better in one of
+    # them; a difference in accuracy or recovery counts as better if the intervals do not overlap
     dominated: bool = False
 
     @property
@@ -54,29 +56,29 @@ class Point:
 
     @property
     def guesses(self) -> str:
-        """The source of the guesses (the attack) in words."""
+        """The attack's name, with remarks if its guesses before training count or if it failed a control experiment."""
         named = self.attack + BEFORE if self.start else self.attack
         return named if self.sound else f"{named}, which failed its control"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frontier:
-    """The settings of a run, in the order of the run."""
+    """The accuracy and recovery of a run's settings, in the order of the run."""
 
-    metric: str  # name of the deciding measure
-    points: tuple[Point, ...]  # one for each setting, including the undefended baseline
-    # title of a guess without the release, with the protocol where protocols differ -> what it recovers
+    metric: str  # name of the measure of recovery
+    points: tuple[Point, ...]  # one point for each setting, including the undefended baseline
+    # title of a guess without the release, with the protocol if protocols differ -> its recovery
     floors: dict[str, float]
 
     @property
     def name(self) -> str:
-        """The displayed name of the metric."""
+        """The title of the measure `metric`."""
         return measure(self.metric).title
 
 
 def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
-    """The privacy–utility frontier of a run: for each setting of a defense, its accuracy and the recovery by the
-    strongest attack. None if fewer than `least` defended settings have an accuracy and a reconstruction."""
+    """The privacy–utility frontier of a run: accuracy and the strongest attack's recovery for each setting of a
+    defense. The result is None if fewer than `least` defended settings have an accuracy and a reconstruction."""
     done = [counted(row) for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
     metric = likeness([name for row in done for name in row.recovered["unaligned"]])
     done = [row for row in done if metric in row.recovered["unaligned"]]
@@ -134,7 +136,6 @@ def to_csv(found: Frontier) -> str:
 
 
 def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, str], Summary]) -> Point:
-    """The strongest attack on one setting, over its seeds if there are several."""
     measured: dict[str, tuple[Interval, Interval, int]] = {}
     for row in rows:
         summary = over.get((label, row.attack))
@@ -164,7 +165,6 @@ def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, s
 
 
 def _epsilon(row: Row) -> float | None:
-    """The proven ε, unless it covers labels only."""
     found = row.certificate
     if found is None or found.kind != "differential_privacy" or found.standing != "proven":
         return None
@@ -174,7 +174,7 @@ def _epsilon(row: Row) -> float | None:
 
 
 def _with_setting(point: Point, points: Sequence[Point]) -> Point:
-    """The same point, named only by the options that differ between settings of its family."""
+    """The same point, whose `setting` holds only the options that differ between settings of its family."""
     others = [_options(other.defense) for other in points if other.family == point.family]
     own = _options(point.defense)
     told = [option for option in own if not all(option in options for options in others)]
@@ -182,12 +182,11 @@ def _with_setting(point: Point, points: Sequence[Point]) -> Point:
 
 
 def _options(label: str) -> list[str]:
-    """The options of a defense's label, in the order of its stages."""
     return [option for part in OPTIONS.findall(label) for option in part[1:].split(",")]
 
 
 def _better(one: Point, other: Point) -> bool:
-    """Whether one setting dominates another; a missing proven ε counts as infinite."""
+    """Whether `one` is at least as good in accuracy, recovery and ε (None is infinite), and clearly better in one."""
     proven, its = (inf if point.epsilon is None else point.epsilon for point in (one, other))
     gains = (one.accuracy.value - other.accuracy.value, other.recovered.value - one.recovered.value)
     beyond = (one.accuracy.low > other.accuracy.high, one.recovered.high < other.recovered.low, proven < its)
@@ -195,16 +194,16 @@ def _better(one: Point, other: Point) -> bool:
 
 
 WIDTH, HEIGHT = 680, 400
-_LETTER, _LINE = 6.4, 13.0  # size of a label's letter on the sheet
+_LETTER, _LINE = 6.4, 13.0  # width and height of a label's letter in SVG units
 _FAINTEST = 0.18  # opacity of the largest proven ε; the smallest is drawn in full color
 
 
 def frontier_chart(found: Frontier) -> Chart:
-    """The chart of a frontier: a mark for each setting, with its intervals of accuracy and recovery, and a line that
-    joins the settings of one defense, in the order of the run.
+    """The chart of a frontier: a mark for each setting, with its intervals of accuracy and recovery.
 
-    The color is full for the smallest proven ε and pale for the largest; a hollow mark means that no ε is proven. A
-    diamond marks the undefended model. Dashed lines are floors (guesses without the release).
+    A line joins the settings of one defense, in the order of the run. The color is full for the smallest proven ε and
+    pale for the largest; a hollow mark means that no ε is proven. A diamond marks the undefended model. Dashed lines
+    are floors (guesses without the release).
     """
     accuracies = [end for point in found.points for end in (point.accuracy.low, point.accuracy.high)]
     heights = [end for point in found.points for end in (point.recovered.low, point.recovered.high)]
@@ -251,13 +250,12 @@ def frontier_chart(found: Frontier) -> Chart:
 
 
 def epsilon_range(found: Frontier) -> tuple[float, float] | None:
-    """Smallest and largest proven ε, the ends of the color scale; None if nothing is proven."""
+    """Smallest and largest proven ε, the ends of the color scale; None if no ε is proven."""
     proven = [point.epsilon for point in found.points if point.epsilon and isfinite(point.epsilon)]
     return (min(proven), max(proven)) if proven else None
 
 
 def _strength(point: Point, found: Frontier) -> float | None:
-    """Opacity of a mark, from the logarithm of its ε; None without ε."""
     limits = epsilon_range(found)
     if limits is None or not point.epsilon or not isfinite(point.epsilon):
         return None
@@ -282,7 +280,6 @@ def _told(point: Point, found: Frontier) -> str:
 
 
 def _labelled(marks: list[Mark], labels: list[str], words: list[tuple[float, float, str]]) -> tuple[Mark, ...]:
-    """The marks, with labels where there is room; labels of dominated marks are placed last."""
     taken = [(mark.x - 7, mark.y - 7, mark.x + 7, mark.y + 7) for mark in marks]
     taken += [(x - _LETTER * len(text), y - _LINE, x, y) for x, y, text in words]
     placed = {}

@@ -1,4 +1,4 @@
-"""Images and the guesses at them: a strip is one PNG, and strips of the same originals form a block."""
+"""Pictures of images and of the guesses at them. A strip is one PNG; strips of the same originals form a block."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privkit.shared.measures import floor_title, likeness, measure
 Pixels = NDArray[np.uint8]
 
 _ROOM = 5_500_000  # bytes of all pixels on one page, before compression
-LARGEST, SMALLEST = 128, 16  # pixels of a shown image's longer side: at most, and at least before strips are left out
+LARGEST, SMALLEST = 128, 16  # largest and smallest longer side of a shown image in pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +28,16 @@ class Pictures:
     """The first attacked images of one attack on one defense with one seed, and the guesses at them."""
 
     truth: Pixels  # the k images, uint8 [k, H, W, C]
-    guess: Pixels  # the guesses at them, uint8 [k, H, W, C]
+    guess: Pixels  # the guesses at these images, uint8 [k, H, W, C]
     floors: Mapping[str, Pixels] = field(default_factory=dict)  # name of a guess without the release -> its k images
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Strip:
-    name: str  # the defense, "original", or the name of a floor
+    name: str  # the defense, "original", or the name of a floor (a guess without the release)
     attack: str = ""  # the attack's name; empty for originals and floors
-    cell: str = ""  # the cell's id; likewise
-    found: str = ""  # the measured metrics in words
+    cell: str = ""  # id of the result row; empty for originals and floors
+    found: str = ""  # the measured metrics as text
     columns: int  # number of images
     source: str  # the picture as a data URI
 
@@ -54,13 +54,13 @@ class _Block:
 
 @dataclass(frozen=True, kw_only=True)
 class _Gallery:
-    blocks: tuple[_Block, ...]  # one for each seed whose attacks saw the same images
-    side: int = 0  # length in pixels to which the longer side was reduced; 0 if all images are shown at full size
+    blocks: tuple[_Block, ...]  # one block for each seed and set of attacked images
+    side: int = 0  # longer side in pixels after reduction; 0 if all images are shown at full size
     left_out: int = 0  # number of strips of weaker attacks that did not fit on the page
 
 
 def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
-    """The pictures of a run in blocks, reduced to keep the page small."""
+    """The pictures of a run in blocks; images are reduced, and weaker attacks left out, to keep the page small."""
     shown = [row for row in rows if row.cell in pictures]
     if not shown:
         return _Gallery(blocks=())
@@ -92,14 +92,13 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
 
 
 def _found(row: Row) -> str:
-    """The scores of a result row's guesses: the likeness, and the metric that decides."""
     own = row.recovered.get("unaligned", {})
     names = dict.fromkeys(filter(None, (likeness(list(own)), metric_of(row))))
     return ", ".join(f"{measure(name).title} {interval(own[name], measure(name).digits)}" for name in names)
 
 
 def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
-    """Rows of images, uint8 [k, H, W, C] with equal shapes, as one PNG; images are shrunk to at most `side` pixels."""
+    """Join lines of images, each uint8 [k, H, W, C] of one shape, to a PNG; the longer side becomes `side` at most."""
     from PIL import Image
 
     pixels = np.concatenate([np.concatenate(list(images), axis=1) for images in lines])
@@ -113,5 +112,5 @@ def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
 
 
 def data_uri(data: bytes, kind: str = "image/png") -> str:
-    """A file as a data URI, for a self-contained page."""
+    """A file's content as a data URI, for a self-contained page."""
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"

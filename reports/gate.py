@@ -22,7 +22,7 @@ _PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]
 
 _GUESSED = "only a guess that needs no release gave this number; mount an attack"
 EXEMPT = "named none, as the undefended model is, which gates do not judge: save the recording under another name"
-"""The note of a recording's row that no gate judges."""
+"""The note of a recording's result row that no gate judges."""
 
 
 class GateError(ValueError):
@@ -69,10 +69,10 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Gate:
-        """The gate (pass/fail condition) that a text such as "ssim<=0.4" describes.
+        """Parse a text such as "ssim<=0.4" into a gate (pass/fail condition).
 
         Raises:
-            GateError: if the text cannot be parsed, or the bound is out of range; the message says what is allowed.
+            GateError: if the text cannot be parsed, or if the bound is out of the column's range.
         """
         match = _PATTERN.match(text)
         try:
@@ -91,8 +91,8 @@ class Gate:
 
     @property
     def measure(self) -> str:
-        """The name of the measure in the gate's column, without the prefix for the alignment and the suffix for the
-        worst case.
+        """The name of the measure in the gate's column, without prefixes for the alignment or a suffix for the worst
+        case.
 
         >>> Gate.parse("matched_ssim_worst<=0.4").measure
         'ssim'
@@ -111,13 +111,9 @@ class Gate:
     def findings(
         self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
     ) -> list[tuple[Row, bool | None, str]]:
-        """For every result row of a defense, whether it meets the condition, and a sentence: triples (row, met,
-        sentence).
-
-        Rows of the undefended model are left out. If a defense has no such number, each of its rows is a failure. The
-        finding is undecided (None) if the pair (defense, seed) is in `pending`, since some of its attacks are
-        unfinished.
-        """
+        """Judge the result rows of each defense; returns triples (row, whether it meets the condition, a sentence).
+        Rows of the undefended model are left out. If a defense has no such number, each of its rows is a failure. It is
+        undecided (None) if the pair (defense, seed) is in `pending`, since some of its attacks are unfinished."""
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
         return [found for key, group in groups.items() for found in self._of_group(group, twins, waits=key in pending)]
@@ -155,7 +151,6 @@ class Gate:
         return results
 
     def _declared(self, row: Row) -> str:
-        """A remark if the wanted proven number is only declared, with the column of the declared number."""
         name = f"{DECLARED}{self.column.removeprefix('proven_')}"
         value = numbers(row).get(name)
         if value is None or name == self.column:
@@ -163,16 +158,15 @@ class Gate:
         return f" (it is declared, not proven: {name} is {self._shown(value)})"
 
     def _met(self, value: Interval | float | None) -> bool:
-        """Whether the end of a number's interval that is worse for the defense meets the condition."""
         return value is not None and bool(_COMPARISONS[self.comparison](self._judged(value), self.bound))
 
     def _judged(self, value: Interval | float) -> float:
-        """The limit of an interval at which the condition is harder to meet."""
+        """The end of a number's interval that is worse for the defense, which is compared with the bound."""
         _, low, high = ends(self.column, value)
         return high if self.comparison.startswith("<") else low
 
     def _shown(self, value: Interval | float | None) -> str:
-        """A number in words, with the limit of its interval that is judged."""
+        """A value as text for a finding's sentence; for an interval, with the end that is compared with the bound."""
         if value is None:
             return "not a number"
         middle, judged = ends(self.column, value)[0], self._judged(value)
@@ -182,7 +176,8 @@ class Gate:
         return f"{_digits(middle)} and at {most} {_digits(judged)} ({100 * value.confidence:g} % interval)"
 
     def _values(self, row: Row) -> dict[str, Interval | float | None]:
-        """The numbers that must meet the condition: first the attack's (or None), then those of other guesses."""
+        """The numbers that must meet the condition: first the attack's number (or None), then those of other guesses.
+        The keys say which guess a number belongs to, as a part of a sentence; the attack's key is empty."""
         found, column = numbers(row), gated(self.column) or self.column
         own = found.get(column)
         values: dict[str, Interval | float | None] = {"": own}
@@ -208,7 +203,6 @@ class Gate:
 
 
 def _digits(value: float) -> str:
-    """A number as text in a finding's sentence: four decimals below 100, otherwise at most six digits."""
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.6g}"
 
 
@@ -227,8 +221,8 @@ def must_agree(gates: Sequence[Gate]) -> None:
 
 
 def _no_evidence(row: Row, twins: Twins) -> str:
-    """Why an attack's failure is no evidence: it failed its control, also fails without a defense, or guesses show
-    their images with another contrast or sign. Empty if it is evidence."""
+    """Why an attack's failure is no evidence for the defense, or an empty string. The attack failed its control
+    experiment, also fails without a defense, or shows images with changed contrast or sign."""
     if not sound(row):
         return "the attack failed its control experiment"
     why = "" if falls(row) or row.attack in CONSTANT_ATTACKS else powerless(row, twins)
@@ -237,7 +231,6 @@ def _no_evidence(row: Row, twins: Twins) -> str:
 
 
 def _threat_model(gate: str, given: str) -> ThreatModel:
-    """The threat model with this name, or a `GateError` with the nearest name."""
     for name in THREAT_MODELS:
         if given.replace(" ", "_") == name:
             return name
@@ -248,7 +241,6 @@ def _threat_model(gate: str, given: str) -> ThreatModel:
 
 
 def _known(gate: str, column: str) -> str:
-    """A column's name if gates may name it, otherwise a `GateError` with the nearest names."""
     if gated(column) is not None:
         return column
     if column.startswith("tpr@"):
@@ -263,7 +255,7 @@ def _known(gate: str, column: str) -> str:
 
 
 def _must_be_in_range(gate: Gate) -> None:
-    """Raise a `GateError` for a bound that all of a column's numbers meet or miss, such as a share in percent."""
+    """Raise `GateError` for a bound that all of a column's numbers meet or miss, such as a share in percent."""
     low, high = MEASURES[gate.measure].within if gate.measure in MEASURES else UNBOUNDED
     if not low <= gate.bound <= high:
         percent = f", such as {gate.bound / 100:g} for {gate.bound:g} %" if high == 1 < gate.bound <= 100 else ""

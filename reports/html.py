@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def html_table(shown: Table, note: str = "") -> str:
-    """A table as HTML. Lines of guesses without the release (floors) are grey."""
+    """A table as HTML, with `note` below. Lines of guesses without the release (floors) are gray."""
     head = "".join(f"<th>{_text(header)}</th>" for header in shown.headers)
     lines = []
     for row, floor in zip(shown.rows, shown.floor, strict=True):
@@ -28,7 +28,7 @@ def html_table(shown: Table, note: str = "") -> str:
 
 
 def html_picture(data: bytes, caption: str, kind: str = "image/png") -> str:
-    """An image embedded in the page at its own size."""
+    """An image as an HTML element, embedded as a data URI and at most 640 pixels wide; `data` is the file's content."""
     style = "width: 100%; max-width: 640px; image-rendering: pixelated"
     return f'<img src="{data_uri(data, kind)}" alt="{_text(caption)}" style="{style}">'
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from privkit.reports.schema import Provenance, Row
 
 _COMPARED = ("data", "code", "files", "packages", "machine")
-"""Sections of a provenance that must be unchanged for a run to go on."""
+"""Sections of a provenance that must be unchanged for a run to be continued."""
 
-_CODES = ("data", "code", "files")  # sections whose values are hashes; a few digits are shown
+_CODES = ("data", "code", "files")  # sections whose values are hashes, of which a few digits are shown
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
@@ -41,11 +41,9 @@ def _change(section: str, key: str, before: str | None, after: str | None, seed:
 
 
 def origins(rows: Sequence[Row]) -> dict[str, str]:
-    """For each result row (id), how its provenance differs from that of other rows, in words; empty if all rows agree.
-
-    Rows of different seeds have different images, and rows of different attacks have different source code. So only
-    entries that both rows have are compared, and images only between rows of one seed.
-    """
+    """How the provenance of each result row differs from that of other rows, in words, by row id; empty if all rows
+    agree. Rows of different seeds have different images, and rows of different attacks have different source code. So
+    only entries that both rows have are compared, and images only between rows of one seed."""
     values: dict[tuple[str, str, int | None], dict[str, str]] = {}
     for row in rows:
         for section in Provenance.model_fields:
@@ -64,7 +62,7 @@ NAMES = {"data": "images ", "code": "source ", "files": "file "}  # section -> t
 
 
 def mixture(rows: Sequence[Row]) -> str:
-    """A sentence that names result rows of different provenance; empty if all rows agree."""
+    """A sentence that describes result rows of different provenance; empty if all rows agree."""
     counts = Counter(origins(rows).values())
     if not counts:
         return ""

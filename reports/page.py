@@ -36,16 +36,16 @@ class Report:
     """The content of a report. Data of single experiments (attack, defense and seed) are dictionaries by their id."""
 
     rows: Sequence[Row]  # the result rows (one for each attack, defense and seed), at least one
-    summaries: Sequence[Summary]  # numbers over seeds; empty if there is one seed
+    summaries: Sequence[Summary]  # means over seeds; empty if there is one seed
     threats: Sequence[threats.ThreatVerdict]
     manifest: Manifest
     verdict: Verdict
     pictures: Mapping[str, Pictures] = field(default_factory=dict)  # the first attacked images, and the guesses at them
-    # the first token sequences or table rows in words, and the guesses at them
+    # the first token sequences or table rows as text, each with the guess at it
     texts: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     left_out: bool = False  # whether pictures and texts are left out on purpose
     told: Mapping[str, Told] = field(default_factory=dict)  # scores of attacks on labels, members or canaries
-    # the command that runs this cell alone; empty if begun in Python
+    # the command that runs this experiment alone; empty if the run was started in Python
     commands: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -97,7 +97,6 @@ def render(report: Report, folder: Path, write: Write) -> Path:
 
 
 def _sheets(report: Report) -> dict[str, _Sheet]:
-    """The tables that are not empty, by the names of their files."""
     rows, summaries, curve = report.rows, report.summaries, frontier.frontier(report.rows)
     sheets = {
         "threats": _Sheet(
@@ -138,7 +137,6 @@ def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, fo
 
 
 def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tuple[str, list[Chart]]]]:
-    """The lines of each figure, by name; a line is a label and a list of charts."""
     rows = report.rows
     drawn: dict[str, list[tuple[str, list[Chart]]]] = {}
     if found is not None:
@@ -153,12 +151,12 @@ def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tu
 
 
 def standalone(lines: Sequence[tuple[str, Sequence[Chart]]]) -> str:
-    """Charts as one SVG file, with a label above each line of charts."""
+    """Charts as the text of one SVG file; each line is a label and the charts below it."""
     return environment().get_template("figure.svg.j2").render(lines=lines)
 
 
 def label(row: Row) -> str:
-    """A result row's name, used if several rows are shown together."""
+    """The name of a result row, which is used if several rows are shown together."""
     return f"{row.defense} / {row.attack}, seed {row.seed}"
 
 
@@ -184,11 +182,9 @@ def environment() -> Environment:
 
 
 def _cell(text: str) -> Markup:
-    """A table cell as HTML; the interval of a number is put below the number."""
     found = re.fullmatch(r"(-?[\d.e+-]+) (\[[^\]]*\])", text)
     return Markup("{}<small>{}</small>").format(*found.groups()) if found else _breakable(text)
 
 
 def _breakable(text: str) -> Markup:
-    """A name as HTML that allows line breaks after punctuation."""
     return Markup("<wbr>").join(re.split(r"(?<=[:,+_/])(?=\w|<)", escape.markup(text)))

@@ -18,7 +18,7 @@ from privkit.shared.measures import CONSTANT_ATTACKS, UNIT, likeness
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 REGISTRY = Path(__file__).with_suffix(".csv")
-"""One line for each setting, adversary and seed, as `python benchmarks/run.py registry` measured it."""
+"""File with a line for each setting, adversary and seed, as `python benchmarks/run.py registry` measured it."""
 NOTE = (
     "Identified: share of the attacked records whose guess is nearer to them than to any other attacked one, under the "
     "mounted attack that identifies most. Places are by means over seeds. Two shares whose intervals overlap may have "
@@ -32,31 +32,32 @@ class Entry(Frozen):
     dataset: str  # the dataset whose records were attacked
     model: str  # the network
     defense: str  # the defense, with the options that differ from their defaults
-    threat_model: ThreatModel  # what the adversary may do
+    threat_model: ThreatModel  # the adversary
     seed: int  # the run's seed
-    # the verdict of this seed; "not_shown" if it stands, and a stronger attack is known and was not mounted
+    # the verdict with this seed; "not_shown" if the defense withstands, but a known stronger attack was not mounted
     outcome: Outcome
-    attack: str  # the attack that identifies most records, among those on which the verdict rests
-    victims: int  # number of attacked records, among which a guess must name the right one
+    attack: str  # the attack that identifies most records, among the attacks on which the verdict rests
+    victims: int  # number of attacked records
     identified: float  # share of the attacked records that `attack` identifies, in [0, 1]
     chance: float  # the largest share that a guess without the release identifies
-    # share that the same attack, or else the strongest, identifies on the undefended model; None if that was not
-    # attacked
+    # share that the same attack identifies on the undefended model; the strongest attack's share if the same attack
+    # was not run; None if the undefended model was not attacked
     undefended: float | None
-    likeness: float | None  # SSIM, or the likeness of other records
+    likeness: float | None  # SSIM of images, or the measure of likeness of other records; None without a value
     accuracy: float  # accuracy of the task
     bare_accuracy: float | None  # accuracy of the undefended model; None if it was not trained
-    claim: str  # what is proven or declared, as in a table's cell
-    # bytes of a record both ways, as a multiple of the undefended model's; None if either was not counted
+    claim: str  # the proven or declared claim, as in a table's cell
+    # bytes per record in both directions, divided by those of the undefended model; None if not counted
     traffic: float | None
     own: int  # number of the adversary's own records
-    queries: int  # rounds of own records that the attack sent
+    queries: int  # number of rounds in which the attack sent its own records
     seconds: float  # the attack's seconds on the CPU
     commit: str  # privkit's commit, or "unknown"
 
 
 class MeasuredSetting(Frozen):
-    """One setting against one adversary: means over seeds, and the share of identified records with its interval."""
+    """The result of one setting of a defense against one adversary, over seeds. Numbers are means over seeds; the share
+    of identified records has an interval."""
 
     dataset: str
     model: str
@@ -67,16 +68,16 @@ class MeasuredSetting(Frozen):
     attack: str  # the attack that identifies most records
     victims: int  # number of attacked records
     own: int  # number of the adversary's own records
-    identified: Interval  # share of the attacked records that are identified
+    identified: Interval  # share of the attacked records that the strongest attack identifies, in [0, 1]
     chance: float  # the largest share that a guess without the release identifies
     accuracy: float  # accuracy of the task
     bare_accuracy: float | None  # accuracy of the undefended model; None if it was not trained
-    claim: str  # what is proven or declared
-    traffic: float | None  # bytes of a record both ways, as a multiple of the undefended model's; None if not counted
+    claim: str  # the proven or declared claim
+    traffic: float | None  # bytes per record in both directions, divided by the undefended model's; None if not counted
 
     @property
     def named(self) -> str:
-        """The setting with its two compared numbers (leakage and accuracy), for sentences."""
+        """The setting with its share of identified records and its accuracy, for sentences."""
         return f"{self.defense} (identified {self.identified.value:.2f}, accuracy {self.accuracy:.2f})"
 
 
@@ -85,14 +86,15 @@ class Place(Frozen):
 
     setting: MeasuredSetting  # the user's setting
     peers: int  # number of registered settings
-    # the registered setting that gives away the next more; None if none does, or if that is not shown
+    # the registered setting with the next larger share of identified records; None if there is none, or if it is not
+    # shown that the user's setting withstands
     more: MeasuredSetting | None
-    less: MeasuredSetting | None  # the registered setting that gives away most, among those that give away no more
-    better: tuple[MeasuredSetting, ...]  # registered settings at least as accurate that give away no more, best first
-    registered: MeasuredSetting | None  # the registry's measurement of this very setting
+    less: MeasuredSetting | None  # the registered setting with the next smaller or equal share; None if there is none
+    better: tuple[MeasuredSetting, ...]  # registered settings that dominate the user's, the smallest share first
+    registered: MeasuredSetting | None  # the registry's measurement of the same setting
     mounted: tuple[str, ...] = ()  # the attacks that this adversary could mount and that gave sound numbers
-    # whether one of them is this adversary's own, and not one that a weaker adversary can mount; without one, there is
-    # no place
+    # whether one of these attacks needs exactly this adversary; if all are possible for a weaker adversary, there is no
+    # place
     tried: bool = True
     named: int = 0  # number of attacks on which the peers' measurements rest
 
@@ -121,7 +123,8 @@ class Place(Frozen):
 
 
 def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entry]:
-    """The results of a run, one entry for each defended setting, adversary and seed."""
+    """The results of a run, one entry for each defended setting, adversary and seed. A verdict without an attack, or an
+    attack without identified records or accuracy, gives no entry."""
     bare = [row for row in rows if undefended(row.defense) and row.status == "done"]
     made = []
     for model, one in ((model, one) for one in verdicts for model in THREAT_MODELS if model == one.threat_model):
@@ -137,7 +140,6 @@ def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entr
 
 
 def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row]) -> Entry:
-    """The numbers of one attack on one setting, with those of the undefended model under the same protocol."""
     twins = [(twin, found) for twin in bare if (found := identified(twin.recovered))]
     same = [found.value for twin, found in twins if twin.attack == row.attack]
     own, undefended_row = row.recovered["unaligned"], next(iter(bare), None)
@@ -167,14 +169,14 @@ def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, 
 
 
 def to_csv(found: Iterable[Entry]) -> str:
-    """CSV with a line per entry, in the order of dataset, defense, adversary and seed."""
+    """CSV with one line per entry, sorted by dataset, defense, adversary and seed."""
     models = list(THREAT_MODELS)
     ordered = sorted(found, key=lambda one: (one.dataset, one.defense, models.index(one.threat_model), one.seed))
     return flat_csv([{key: "" if value is None else value for key, value in one} for one in ordered])
 
 
 def read_registry(path: Path = REGISTRY) -> list[Entry]:
-    """The entries of a registry's file; empty if there is no such file."""
+    """Read the entries of a registry's file; empty if there is no such file."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as lines:
@@ -184,7 +186,7 @@ def read_registry(path: Path = REGISTRY) -> list[Entry]:
 
 
 def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
-    """The registered settings, each summarized over its seeds. The setting of which most records are identified comes
+    """The registered settings, each summarized over its seeds; the setting with the most identified records comes
     first. Seeds with fewer attacked records than another seed are left out, since their shares are not comparable."""
     groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
@@ -211,7 +213,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
-    """Whether a setting is at least as good as another in accuracy and leakage, and better in one of the two."""
+    """Whether a setting is at least as good as another in accuracy and identified records, and better in one."""
     gains = (one.accuracy - other.accuracy, other.identified.value - one.identified.value)
     return min(gains) >= 0 and max(gains) > 0
 
@@ -226,9 +228,9 @@ def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[
 def place(
     own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting], rows: Sequence[Row] | None = None
 ) -> list[Place]:
-    """The place of each own setting among its peers: registered settings of another defense, with the same dataset,
-    adversary and number of attacked records. A setting without a peer gets no place. The attacks of the run's `rows`
-    are compared with the registered attacks."""
+    """Rank each setting in `own` (the user's) among its peers; a setting without a peer gets no place. Peers are other
+    registered settings with the same dataset, adversary and number of attacked records. The result rows `rows` say
+    which attacks the user's run mounted; without them, only the attack of each setting counts."""
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):
         same = [
@@ -259,7 +261,7 @@ def place(
 
 
 def place_differences(places: Sequence[Place], registered: Sequence[MeasuredSetting]) -> list[str]:
-    """Sentences on differences from the registered runs, in network and number of the adversary's records."""
+    """Sentences on differences from the registered runs, in the network and the number of the adversary's records."""
     told = []
     for name, what in (("model", "network"), ("own", "number of own records")):
         mine = {getattr(one.setting, name) for one in places}

@@ -15,7 +15,7 @@ from privkit.shared.interval import Interval
 from privkit.shared.limits import NO_USE, Limits, of_use
 
 SCHEMA_VERSION = 9
-"""Raised whenever a record changes its fields. Version 0.1 writes 9; other builds wrote others, which are refused."""
+"""Version of the schema, raised if a record changes its fields. privkit 0.1 writes 9, and refuses other versions."""
 
 Status = Literal["done", "not_applicable", "error"]
 
@@ -38,51 +38,48 @@ Metrics = dict[str, Metric]
 
 
 class Seconds(Frozen):
-    """The time for one attack on one defense with one seed, in CPU seconds over all threads; with a GPU, in elapsed
-    seconds.
-
-    Several such experiments may share a model and an attack's control experiments, whose time is spent only once.
-    """
+    """The time for one attack on one defense with one seed: CPU seconds over all threads, or elapsed seconds with a
+    GPU. Several such experiments may share a model and control experiments, whose time is spent only once."""
 
     training: float | None  # seconds of the model's training, evaluation and costs; None for a recording
-    attack: float  # seconds of everything after the training except the control experiments
+    attack: float  # seconds after the training, without control experiments
     controls: float  # seconds of the attack's control experiments
 
 
 class Check(Frozen):
-    """A control experiment or another check of a result: passed, failed, or None if it is undecided."""
+    """A control experiment (a test with a known result) or another check: passed, failed, or undecided (None)."""
 
     name: str
     passed: bool | None
-    detail: str  # what was found, in a sentence
+    detail: str  # the finding in a sentence
     decisive: bool
-    """A decisive check that does not pass makes the numbers meaningless and the run fail (exit code 1)."""
+    """Whether the numbers are meaningless unless the check passes; the run then fails (exit code 1)."""
 
 
 class Provenance(Frozen):
     """The origin of numbers: hashes and versions of everything that may change them. A run continues only if its
-    provenance is unchanged; only `noted` may change."""
+    provenance is unchanged, except for `noted`."""
 
-    data: dict[str, str] = {}  # SHA-256 of ids, labels and records of each part of the data
+    data: dict[str, str] = {}  # SHA-256 of ids, labels and records of each split of the data
     code: dict[str, str] = {}  # SHA-256 of the source of each module outside privkit
     files: dict[str, str] = {}  # SHA-256 of checkpoints, feature networks and files that a user's own code read
     packages: dict[str, str] = {}  # versions of privkit, Python and the libraries that compute
-    machine: dict[str, str] = {}  # device and threads
+    machine: dict[str, str] = {}  # device and number of threads
     noted: dict[str, str] = {}  # commit, processor and operating system
 
 
 class Tuned(Frozen):
     """The result of a search for the best options (fields) of an attack, on the adversary's own records only."""
 
-    chosen: str  # the attack that was mounted, as `--attack` takes it
-    fields: tuple[str, ...]  # the fields that were searched
-    metric: str  # the metric that decided
-    given: float  # metric of the attack with the fields as given
-    best: float  # metric of the attack with the chosen fields
+    chosen: str  # the attack that was run, as text for `--attack`
+    fields: tuple[str, ...]  # names of the searched fields
+    metric: str  # name of the metric that was optimized
+    given: float  # value of the metric with the fields that the user gave
+    best: float  # value of the metric with the chosen fields
     trials: int  # number of trials
     failed: int  # number of trials without a result
     played: int  # number of the adversary's records that acted as attacked records in each trial
-    own: int  # number of its other records, which trained the attack
+    own: int  # number of the adversary's other records, which trained the attack
     queries: int  # number of rounds of queries that the search sent
 
     @property
@@ -97,7 +94,7 @@ class Tuned(Frozen):
 
 
 class Row(Frozen):
-    """The result of one cell: one attack on one defense with one seed.
+    """The result of one cell, i.e. one attack on one defense with one seed.
 
     An *alignment* says which record a guess is compared with: "unaligned": guess n with record n; "matched": guesses
     are assigned to the records of their message such that they fit best. A *floor* is a guess without the release, such
@@ -110,7 +107,7 @@ class Row(Frozen):
     schema_version: Literal[9] = 9
     cell: str  # the cell's id
     status: Status  # whether the cell has a result
-    reason: str = ""  # why there is no number, if there is none
+    reason: str = ""  # why there is no number; empty if there is one
     defense: str
     attack: str
     dataset: str
@@ -118,33 +115,33 @@ class Row(Frozen):
     protocol: str
     partition: str
     seed: int
-    # what the adversary may hold beside the release, by `privkit.attacks.base.known_to`
+    # names of everything that the adversary may hold besides the release, by `privkit.attacks.base.known_to`
     knowledge: tuple[str, ...] = ()
-    # one of `privkit.shared.threat_models`, by what the adversary had in this run; empty in older rows
+    # one of `privkit.shared.threat_models`, by the adversary's abilities in this run; empty in older rows
     threat_model: str = ""
-    # where the network is cut, what follows the defense, how often records cross; empty if older
+    # phrases on the cut of the network, on layers after the defense, and on the passes of records; empty in older rows
     arrangement: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()  # parts of a split release that the adversary holds
-    auxiliary: str  # where the adversary's own records come from
-    attacked: str  # which records are attacked
-    records: str = "images"  # what the dataset holds
-    # number of records in each part of the data; without a class mean, also the number of labels of attacked records
+    auxiliary: str  # source of the adversary's own records
+    attacked: str  # the attacked records: "private" or "test"
+    records: str = "images"  # plural noun of the dataset's records
+    # number of records in each split of the data; without a class mean, also the number of labels of attacked records
     counts: dict[str, int] = {}
     batch_size: int
     data_range: float = 1.0  # largest minus smallest value of a pixel
-    tuned: Tuned | None = None  # how the attack's fields were chosen, if they were tuned
-    feature_networks: tuple[str, ...] = ()  # networks behind F-SIM, identification and LPIPS, and own metrics
+    tuned: Tuned | None = None  # the search for the attack's fields; None without a search
+    feature_networks: tuple[str, ...] = ()  # networks behind F-SIM, identification and LPIPS, and the user's metrics
     accuracy: Interval | None = None  # accuracy of the task, on the test records
     task: dict[str, Interval] = {}  # MCC and AUC, on the test records, and accuracies of the last and the best epoch
-    certificate: Certificate | None = None  # what is proven or declared
+    certificate: Certificate | None = None  # the proven or declared claim; None if the result has no claim
     limits: Limits | None = None  # limits that the proven trade-off curve sets to any attack on the covered data
     recovered: dict[str, Metrics] = {}  # alignment -> metric -> value
     floors: dict[str, dict[str, Metrics]] = {}  # floor -> alignment -> metric -> value
-    # floor -> metric -> by how much the attack is closer to the records, a mean paired by record; empty in older rows
+    # floor -> metric -> mean over records of the floor's error minus the attack's error; empty in older rows
     ahead: dict[str, Metrics] = {}
     answers: dict[str, Interval] = {}  # scores ("auc" and so on) of attacks on labels, members, canaries or an order
-    queries: int | None = None  # rounds of own images that the attack sent through the defended clients
-    # lower bound on ε from canaries, beside the claim on the same release
+    queries: int | None = None  # number of rounds in which the attack sent its own records through the clients
+    # lower bound on ε from canaries, compared with the claim on the same release
     empirical_bound: EmpiricalBound | None = None
     doubt: str = ""  # why a failure of this attack would not show that the defense holds; empty in older rows
     notes: tuple[str, ...] = ()  # sentences on the numbers
@@ -153,15 +150,14 @@ class Row(Frozen):
     training_curve: tuple[float, ...] = ()  # training loss of each epoch
     validation_curve: tuple[dict[str, float], ...] = ()  # accuracy, MCC and AUC of each epoch
     best_epoch: int | None = None  # the best epoch on validation records, counted from 1
-    kept: Literal["last", "best"] = "last"  # which epoch's model the row is about
-    auc_curve: tuple[Interval, ...] = ()  # AUC after each epoch of training, if the attack was run after each
+    kept: Literal["last", "best"] = "last"  # the epoch whose model is attacked
+    auc_curve: tuple[Interval, ...] = ()  # AUC of the attack after each epoch; empty if it ran only once
     attack_curve: tuple[float, ...] = ()  # the attack's own objective, by epoch
     seconds: Seconds | None = None  # time of the row; None in older rows
-    files: dict[str, str] = {}  # SHA-256 of the further files that belong to this row
+    files: dict[str, str] = {}  # SHA-256 of the other files of this row, by name
     provenance: Provenance = Provenance()  # origin of the numbers
 
     def __eq__(self, other: object) -> bool:
-        """Whether all fields but `seconds` are equal."""
         if not isinstance(other, Row):
             return NotImplemented
         return {**self.__dict__, "seconds": None} == {**other.__dict__, "seconds": None}
@@ -181,10 +177,9 @@ class Row(Frozen):
 
 
 class Summary(Frozen):
-    """The means over several seeds, either of one attack on one defense, or of the floor (guess without the release)
-    that `floor` names.
+    """Means over several seeds, of one attack on one defense, or of a guess without the release that `floor` names.
 
-    `protocol` is set only if this floor differs between protocols. `values` maps each measure to the mean of the seeds'
+    `protocol` is set only if this guess differs between protocols. `values` maps each measure to the mean of the seeds'
     means, with its interval: the accuracy, the measures that compare guess n with record n, and the likeness after
     guesses are matched to records.
     """
@@ -199,10 +194,8 @@ class Summary(Frozen):
 
 class PlannedCell(Frozen):
     """One planned cell (one attack on one defense with one seed), with its id and the id of the model that it attacks.
-
     Some cells attack the undefended model, and are needed only if the same attack fails on a defense. For such a cell,
-    `twin_of` lists the ids of the cells that run the same attack on a defense; it is empty for all other cells.
-    """
+    `twin_of` lists the ids of the cells that run the same attack on a defense; it is empty for all other cells."""
 
     cell: str
     model: str
@@ -213,12 +206,9 @@ class PlannedCell(Frozen):
 
 
 class Manifest(Frozen):
-    """The configuration of a run folder, and its cells (one attack on one defense with one seed each) in the order of
-    computation.
-
-    `config` holds only the settings that change a result. `settings` holds those of the last command, as the user wrote
-    them. The provenance of numbers is stored with the result rows and models.
-    """
+    """The configuration of a run folder, and its cells (one attack on one defense with one seed each) in order.
+    `config` holds only the settings that change a result. `settings` holds the settings of the last command, as the
+    user wrote them. The provenance of numbers is stored with the result rows and models."""
 
     schema_version: Literal[9] = 9
     privkit: str  # privkit's version

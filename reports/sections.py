@@ -15,7 +15,7 @@ from privkit.shared.certificate import Certificate
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 
-_CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")  # the control experiments, which stand before findings
+_CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")  # the control experiments, which are listed first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,14 @@ class _Card:
     told: dict[str, Interval]  # attack on labels, members or canaries -> its AUC, over seeds if there are several
     seeds: int  # number of seeds
     refused: dict[str, list[str]]  # reason -> the attacks that gave no number for this reason
-    # what the same attack recovers of the undefended model under the same protocol; None if not measured
+    # recovery by the same attack on the undefended model under the same protocol; None if not measured
     undefended: Interval | None = None
-    baseline: Interval | None = None  # accuracy of that undefended model
+    baseline: Interval | None = None  # accuracy of the undefended model; None if not measured
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
-    """One card per defense, in the order of the rows; the untrained attack replaces its result if it recovers more."""
+    """One card per defense, in the order of the rows. If an untrained attack recovers more than the finished attack,
+    the card shows the result of the untrained attack."""
     rows = [counted(row) for row in rows]
     best: dict[str, Strongest] = {}
     for one in strongest(rows):
@@ -53,7 +54,6 @@ def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | N
 def _same(
     rows: Sequence[Row], point: Point | None, metric: str, over: Mapping[tuple[str, str], Mapping[str, Interval]]
 ) -> Interval | None:
-    """The recovery of a point's attack on the undefended model, over seeds if there are several."""
     row = next((one for one in rows if point and one.attack == point.attack and "unaligned" in one.recovered), None)
     if row is None:
         return None
@@ -80,7 +80,7 @@ def _card(
 
 
 def by_defense(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The rows of each defense, in order."""
+    """Group the rows by their defense, in order."""
     return grouped(rows, lambda row: row.defense)
 
 
@@ -90,13 +90,13 @@ def certificates(rows: Sequence[Row]) -> list[Certificate]:
 
 
 def training_curves(rows: Sequence[Row]) -> list[Chart]:
-    """Training loss of one defense by epoch, one curve for each seed."""
+    """Charts of one defense's training loss by epoch, one chart for each seed."""
     by_seed = {row.seed: row.training_curve for row in rows}
     return [chart for seed, loss in by_seed.items() if (chart := epoch_chart(loss, f"training loss, seed {seed}"))]
 
 
 def attack_curve(row: Row) -> Chart | None:
-    """The attack's objective by epoch: its error on held-out records, or what it minimizes on the release."""
+    """A chart of the attack's objective by epoch: its error on held-out records, or its loss on the release."""
     return epoch_chart(row.attack_curve, "attack: objective", logarithmic=True)
 
 
@@ -110,7 +110,7 @@ def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
 
 
 def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]:
-    """For each threat model, the attacks that were not run (as one text), with the defenses concerned."""
+    """For each threat model, the attacks that were not run (joined to one text), with the defenses concerned."""
     found: dict[str, dict[str, list[str]]] = {}
     for one in threats:
         if one.untried:

@@ -16,9 +16,10 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
     """The mean of n ≥ 1 values (of seeds or records) with Student's interval, which stays inside the range (low, high).
 
     Near an end of the range the distribution is skewed, and a symmetric interval would have too low coverage. So the
-    half width t·s/√n (Student's quantile t, standard deviation s) is transformed, by the derivative, to the logit scale
-    if the range has two ends, or to the log scale if it has one, and back. If some values are infinite, the limits are
-    the smallest and the largest value. A single value shows no spread, so its interval is the whole range.
+    half width t·s/√n (Student's quantile t, standard deviation s) is transformed by the delta method: to the logit
+    scale if the range has two ends, or to the log scale if it has only a lower end. The limits are transformed back. If
+    some values are infinite, the limits are the smallest and the largest value. The interval of a single value is the
+    whole range.
 
     Source: Student 1908 and the delta method; for proportions over few clusters Korn and Graubard 1998, for AUC Pepe
         2003, §5.2. Coverage is simulated in `tests/reports/test_seed_intervals.py`.
@@ -34,7 +35,7 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
             value=mean, low=min(low, mean), high=max(mean, high), n=1, confidence=confidence, method="none: one value"
         )
     half = float(stdtrit(n - 1, (1 + confidence) / 2) * np.std(values, ddof=1) / n**0.5)
-    if half == 0 or not isfinite(low) or not low < mean < high:  # all equal, unbounded, or not in its range at all
+    if half == 0 or not isfinite(low) or not low < mean < high:  # values are equal, unbounded, or outside the range
         limits, method = (mean - half, mean + half), "Student"
     elif isfinite(high):
         share = (mean - low) / (high - low)
@@ -68,8 +69,7 @@ def over_records(values: Sequence[float], confidence: float, within: tuple[float
 def over_intervals(
     found: Sequence[Interval], confidence: float, within: tuple[float, float] = UNBOUNDED, *, fitted: bool = False
 ) -> Interval:
-    """The mean of a value over n ≥ 1 seeds, with an interval that is at least as wide as the seeds' own intervals
-    imply.
+    """The mean of a value over n ≥ 1 seeds, with an interval that is at least as wide as the seeds' intervals imply.
 
     Few seeds may agree by chance. For three shares of 1, each from 100 records, Student's interval is a point, although
     the records alone allow 0.98. The squared half widths of independent seeds add up. If each seed's value is the best

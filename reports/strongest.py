@@ -1,4 +1,4 @@
-"""The strongest attack, which decides on a defense (rather than an average over attacks)."""
+"""Finds the strongest attack, which decides on a defense (rather than an average over attacks)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from privkit.shared.grouped import grouped
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
 
 _Grade = Literal["nothing", "class", "record"]
-"""What guesses reveal: no more than constant guesses, no more than the class mean, or their records."""
-BEFORE = ", before its first step"  # suffix of the name of an attack whose start counts
+"""Information in guesses: no more than in constant guesses, no more than in the class mean, or the records."""
+BEFORE = ", before its first step"  # suffix of an attack's name if its guesses before training count
 NOT_ATTACKED = "the undefended model was not attacked"
 OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
-"""The options of a part in a label; the colon in the import path of a user's own part begins none."""
+"""The options of a part in its label. The colon in the import path of a user's own part does not start options."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strongest:
     """The result of the strongest attack on one defense with one seed."""
 
-    row: Row  # result row of the attack whose guesses are closest to the records, by the deciding measure
+    row: Row  # result row of the attack whose guesses are closest to the records
     attacks: int  # number of attacks that gave a number; guesses without the release are not counted
     told: tuple[Row, ...] = ()  # rows of the same defense and seed for attacks on labels, members or canaries
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
-    """The strongest attack for each defense and seed, in the order of the rows; only where an attack gave a number. If
-    none reconstructed records, the attack whose AUC is farthest from 1/2 counts. Constant guesses count as attacks only
-    if no other attack was run."""
+    """Find the strongest attack for each defense and seed, in the order of the rows; none if no attack gave a number.
+    If no attack reconstructed records, the attack whose AUC is farthest from 1/2 counts. Constant guesses count as
+    attacks only if no other attack was run."""
     groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
     for group in groups.values():
@@ -51,17 +51,16 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
 
 
 def as_error(estimate: Metric) -> float:
-    """The estimate as an error ≥ 0: unchanged, or 1 minus the estimate if higher values are closer."""
+    """The estimate as an error: unchanged, or 1 minus the estimate if higher values are closer."""
     return 1 - estimate.value if estimate.higher_is_closer else estimate.value
 
 
 def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.0) -> bool:
-    """Whether an attack came closer to the records than a guess without the release (floor). This is the only
-    definition of "better".
+    """Whether an attack came closer to the records than a guess without the release (floor).
 
-    `ahead` is the mean difference between guess and attack, paired by record, which removes the difficulty of a record;
-    its whole interval must lie above `margin` ≥ 0. None for older runs and untrained attacks: then the whole interval
-    of `ours` must be better than `floor` by `margin`.
+    `ahead` is the mean difference between the errors of guess and attack, paired by record, which removes the
+    difficulty of a record; its whole interval must lie above `margin` ≥ 0. It is None for older runs and untrained
+    attacks: then the whole interval of `ours` must be better than `floor` by `margin`.
     """
     if ahead is not None:
         return ahead.low > margin
@@ -69,17 +68,15 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
 
 
 def grade(row: Row) -> _Grade | None:
-    """What a result row's guesses reveal: "nothing", the "class" or the "record", for the finished or the untrained
-    attack, whichever counts. None if there is no guess without the release to compare with."""
+    """How much the guesses of a result row reveal: "nothing", the "class" or the "record"; the guesses are chosen by
+    `counted`. The result is None if there is no guess without the release to compare with."""
     return finished_grade(counted(row))
 
 
 def counted(row: Row) -> Row:
-    """A result row with the guesses that count: those of the untrained attack if the finished attack is worse.
-
-    An adversary may stop before the first step. So the untrained attack counts if it reveals records and the finished
-    attack is worse: it reveals no records, or identifies fewer, or identifies equally many with a larger error.
-    """
+    """A result row with the guesses that count: the guesses of the untrained attack if the finished attack is worse. An
+    adversary may stop before the first step. So the untrained attack counts if it reveals records and the finished
+    attack is worse: it reveals no records, or identifies fewer, or identifies equally many with a larger error."""
     metric, start = metric_of(row), row.floors.get(START, {})
     if not metric or metric not in start.get("unaligned", {}):
         return row
@@ -90,7 +87,7 @@ def counted(row: Row) -> Row:
 
 
 def began(row: Row) -> bool:
-    """Whether the guesses of a `counted` row are those of the untrained attack."""
+    """Whether the guesses of a result row, chosen by `counted`, are those of the untrained attack."""
     return bool(row.recovered) and row.recovered == row.floors.get(START)
 
 
@@ -112,8 +109,9 @@ def most_identified(row: Row) -> Metric | None:
 
 
 def finished_grade(row: Row) -> _Grade | None:
-    """What the guesses of a finished attack reveal, as `grade` does. It is also "record" if more records are identified
-    than by any guess from the label alone, since a sharp guess may have a large error."""
+    """How much the finished attack's guesses reveal: "nothing", the "class" or the "record"; None without a guess to
+    compare with. It is also "record" if more records are identified than by any guess from the label alone, since a
+    sharp guess may have a large error."""
     floors = _guesses(row)
     if not floors:
         return None
@@ -124,16 +122,15 @@ def finished_grade(row: Row) -> _Grade | None:
 
 
 def beats(row: Row, guess: str) -> bool:
-    """Whether a row's guesses are closer to the records, by the deciding metric, than the guess without the release of
-    this name. The class mean must be beaten by a margin, since the mean of few records has an error of its own.
-    """
+    """Whether a row's guesses are closer to the records than the guess without the release named `guess`. The class
+    mean must be beaten by a margin, since the mean of few records has an error of its own."""
     metric, floor = metric_of(row), row.floors[guess]["unaligned"]
     margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
     return better(row.recovered["unaligned"][metric], floor[metric], row.ahead.get(guess, {}).get(metric), margin)
 
 
 def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
-    """The margin by which a better guess from the label alone may be closer than the class mean of few records.
+    """The margin by which the best guess from the label alone may be closer than the class mean of few records.
 
     The mean of n records has an expected squared error of σ²(1 + 1/n). The true mean, the best such guess, has σ². So
     1/(n + 1) of the error is due to the few records. The class mean identifies one record per class, which gives the
@@ -146,16 +143,14 @@ def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
 
 
 def _guesses(row: Row) -> dict[str, Metrics]:
-    """The guesses without the release with which a row is compared; none if it has no deciding metric."""
+    """The guesses without the release with which a row is compared; empty for a row without metric."""
     return {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and metric_of(row)}
 
 
 def _identifies(row: Row) -> bool:
     """Whether guesses identify more records than a guess from the label alone, which identifies one record per label.
-
     The class mean shows this number. Without a class mean, for example if the adversary's records have other classes,
-    the labels of the attacked records are counted. If these are unknown, the answer is False.
-    """
+    the labels of the attacked records are counted. If these are unknown, the answer is False."""
     found, labels, floors = identified(row.recovered), row.counts.get("victim_labels", 0), _guesses(row)
     if found is None or not (labels or CLASS_MEAN.name in floors):
         return False
@@ -176,21 +171,19 @@ def falls(row: Row) -> bool:
 
 
 Twins = Mapping[tuple[str, str, int], Row]
-"""Protocol, attack and seed -> the row of that attack on the undefended model (its twin)."""
+"""Protocol, attack and seed -> the row of the same attack on the undefended model (the twin)."""
 
 
 def lost(row: Row) -> bool:
-    """Whether an attack failed on a defense although it passed its controls, so it must run without a defense, too."""
+    """Whether an attack that passed its control experiments failed on a defense; then it must run undefended, too."""
     real = bool(metric_of(row)) and row.attack not in CONSTANT_ATTACKS
     return real and not falls(row) and sound(row) and not row.doubt
 
 
 def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
-    """The reason why an attack need not run on the undefended model; empty if it must run.
-
-    `twin_of` has the ids of the cells in which this attack meets a defense, none if it always runs on the undefended
-    model. `rows` maps the ids of finished cells to their results.
-    """
+    """The reason why an attack need not run on the undefended model; empty if it must run. `twin_of` has the ids of the
+    cells (defense, attack and seed) in which this attack meets a defense. It is empty if the attack always runs on the
+    undefended model. `rows` maps the ids of finished cells to their results."""
     own = [rows[cell] for cell in twin_of if cell in rows]
     if not twin_of or any(map(lost, own)):
         return ""
@@ -212,23 +205,22 @@ def undefended(defense: str) -> bool:
 
 
 def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
-    """The rows of the undefended model with which a protocol's defenses are compared: the model with the fewest
-    options. Another one, for example with a random frozen block, may be worse at the task and harder to attack, which
-    would flatter every defense.
-    """
+    """The rows of the undefended model with which a protocol's defenses are compared. There may be several undefended
+    models, and the one with the fewest options counts. Another model, for example with a random frozen block, may be
+    worse at the task and harder to attack, which would flatter every defense."""
     bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
     plain = min((row.defense for row in bare), key=len, default="")
     return [row for row in bare if row.defense == plain]
 
 
 def undefended_rows(rows: Sequence[Row]) -> Twins:
-    """The undefended model's results by protocol, attack and seed; the model with the fewest options comes first."""
+    """The undefended model's results by protocol, attack and seed; the model with fewest options takes precedence."""
     bare = sorted((row for row in rows if undefended(row.defense)), key=lambda row: len(row.defense))
     return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
 
 
 def twin_of(row: Row, twins: Twins) -> Row | None:
-    """The same attack on the undefended model, with the same seed; None if it gave no number."""
+    """The row of the same attack on the undefended model, with the same seed; None if it gave no number."""
     twin = twins.get((row.protocol, row.attack, row.seed))
     return twin if twin is not None and metric_of(twin) else None
 
@@ -246,12 +238,13 @@ def powerless(row: Row, twins: Twins) -> str:
 
 
 def sound(row: Row) -> bool:
-    """Whether the attack passed its control experiments; the check of a claimed ε is ignored here."""
+    """Whether the attack passed its control experiments (tests with a known result); tests of a claim are ignored."""
     return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARATION))
 
 
 def relied(rows: Sequence[Row]) -> list[Row]:
-    """The result rows that count: only of attacks that passed their controls, if one of these reveals records."""
+    """The result rows that count: if an attack that passed its control experiments reveals records, only rows of
+    attacks that passed them; otherwise all."""
     if not any(falls(row) and sound(row) for row in rows):
         return list(rows)
     passed = {row.attack for row in rows if sound(row)}
@@ -259,10 +252,10 @@ def relied(rows: Sequence[Row]) -> list[Row]:
 
 
 def metric_of(row: Row) -> str:
-    """The metric by which a result row is compared with others; empty if it has none."""
+    """The name of the metric by which a result row is compared with others; empty if it has none."""
     return measures.deciding(list(row.recovered.get("unaligned", {})))
 
 
 def distance(row: Row) -> float:
-    """Distance of a row's guesses from the records, by its deciding metric."""
+    """The distance of a row's guesses from the records, as an error, by the metric `metric_of`."""
     return as_error(row.recovered["unaligned"][metric_of(row)])

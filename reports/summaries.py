@@ -15,8 +15,8 @@ _Values = dict[int, dict[str, Interval]]  # seed -> name -> value with its limit
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
-    """The means over the seeds for every defense and attack, and for every guess without the release (floor); none for
-    a single seed. A mean's interval (`seed_intervals.over_intervals`) covers random splits, weights and draws."""
+    """The means over seeds for every defense and attack, and for every guess without the release (floor). A single seed
+    gives no summary. A mean's interval (`seed_intervals.over_intervals`) covers random splits, weights and draws."""
     groups: dict[_Key, _Values] = {}
     done = [row for row in rows if row.status == "done"]
     for row in done:
@@ -42,7 +42,6 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
 
 
 def _merged(groups: Mapping[_Key, _Values]) -> dict[_Key, _Values]:
-    """The same groups, but a constant guess (floor) with equal values under all protocols loses its protocol."""
     found: dict[_Key, _Values] = {}
     for named, values in groups.items():
         alike = all(other == values for key, other in groups.items() if key[:3] == named[:3])
@@ -51,7 +50,6 @@ def _merged(groups: Mapping[_Key, _Values]) -> dict[_Key, _Values]:
 
 
 def _means(metrics: Mapping[str, Metrics]) -> dict[str, Interval]:
-    """The unaligned means, and the likeness after matching; empty for attacks that do not reconstruct records."""
     means: dict[str, Interval] = dict(metrics.get("unaligned", {}))
     matched = metrics.get("matched", {})
     return means | {f"matched_{name}": matched[name] for name in filter(None, [likeness(list(matched))])}

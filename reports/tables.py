@@ -50,7 +50,7 @@ HEADERS = (
     *("worst", "matched", IDENTIFIED.heading, "claim", "kB up"),
 )
 _PERCEIVED = {one.name: one.heading for kind in KINDS.values() for one in kind.perceived}
-"""Measures by networks, which have columns only if a run has them."""
+"""Measures by feature networks -> headings of their columns, which only runs with these measures have."""
 _UNDECLARED_NOTE = (
     "Arrows show which direction is better for the defender. A floor is a guess that ignores the smashed data."
 )
@@ -58,14 +58,15 @@ _PICTURED = {
     IDENTIFIED.name,
     *(one.name for kind in KINDS.values() if kind.pictures for one in (*kind.measures, *kind.perceived)),
 }
-"""Measures that do not show that records are pictures, with those that do."""
+"""Measures of pictures, and the measure that all kinds of records share."""
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The table of all numbers: a line for each result row, then the guesses without the release (floors) and untrained
-    attacks, seed by seed. Attacks that give scores instead of guesses are left out.
+    """The table of all numbers, seed by seed: a line for each result row, then lines for comparison.
 
-    If rows differ in provenance, such as device or version, a last column names the difference.
+    Lines for comparison are guesses without the release (floors) and untrained attacks. Attacks that give scores
+    instead of guesses are left out. If rows differ in provenance, such as device or version, a last column names the
+    difference.
     """
     held = {name: metric for row in rows for name, metric in row.recovered.get("unaligned", {}).items()}
     own = {name: f"{name} {'↓' if held[name].higher_is_closer else '↑'}" for name in held if name.startswith(OWN)}
@@ -115,7 +116,8 @@ _FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
-    """A table with a line for each defense and attack of the summaries (≥ 1), or the reason why it has no means."""
+    """A table with a line for each defense and attack of at least one summary. A defense and attack in `rows` without
+    means gets a line with the reason."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
@@ -141,7 +143,7 @@ def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
 
 
 def summary_note(summaries: Sequence[Summary]) -> str:
-    """A note for a table of means over seeds: what the intervals cover, and a warning below 5 seeds."""
+    """A note for a table of means over seeds: the meaning of the intervals, and a warning below 5 seeds."""
     seeds = min((len(summary.seeds) for summary in summaries), default=_FEW_SEEDS)
     if seeds >= _FEW_SEEDS:
         return _SUMMARY_NOTE
@@ -152,14 +154,14 @@ def summary_note(summaries: Sequence[Summary]) -> str:
 
 
 def markdown(shown: Table, note: str = IMAGES.note) -> str:
-    """The table in GitHub Markdown."""
+    """The table in GitHub Markdown, with the note below."""
     lines = ["| " + " | ".join(map(escape.markdown, shown.headers)) + " |", "|" + " --- |" * len(shown.headers)]
     lines += ["| " + " | ".join(map(escape.markdown, row)) + " |" for row in shown.rows]
     return "\n".join(lines) + f"\n\n{note}\n"
 
 
 def latex(shown: Table) -> str:
-    """The table as a booktabs tabular."""
+    """The table as a LaTeX booktabs tabular."""
     body = [" & ".join(map(escape.latex, row)) for row in shown.rows]
     first_floor = shown.floor.index(True) if True in shown.floor else len(body)
     lines = [line + r" \\" for line in body]
@@ -172,7 +174,7 @@ def latex(shown: Table) -> str:
 
 
 def rich_table(shown: Table, right: Collection[str] | None = None) -> RichTable:
-    """The table for a terminal; columns with headers in `right` (default: all but two) are aligned as numbers."""
+    """The table for a terminal; columns with headers in `right` (default: all but the first two) are right-aligned."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -188,32 +190,29 @@ def rich_table(shown: Table, right: Collection[str] | None = None) -> RichTable:
 
 
 def _record_metrics(rows: Sequence[Row]) -> list[str]:
-    """The metrics of records other than images; empty for images."""
     return _of_records(
         name for row in rows for floor in (row.recovered, *row.floors.values()) for name in floor.get("unaligned", {})
     )
 
 
 def _of_records(names: Iterable[str]) -> list[str]:
-    """The measures of records other than images among these names, in their order; undeclared measures come last."""
     held = dict.fromkeys(names)
     undeclared = [name for name in held if name not in MEASURES and not name.startswith((OWN, "matched_"))]
     return [name for name in OF_RECORDS if name in held and name not in _PICTURED] + undeclared
 
 
 def rounds_of(queries: int) -> str:
-    """The number of rounds in which an attack sent queries, in words."""
+    """The number of rounds in which an attack sent queries, as text."""
     return f"{queries:,} round{'s' * (queries != 1)} of queries"
 
 
 def note_of(rows: Sequence[Row]) -> str:
-    """The meaning of the columns of `table`."""
+    """The note below `table`, which explains its columns."""
     names = _record_metrics(rows) or [one.name for one in IMAGES.measures]
     return next((kind.note for kind in KINDS.values() if names[0] in kind.directions), _UNDECLARED_NOTE)
 
 
 def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
-    """The numbers of a result row as texts; without metrics of guesses, the first text gives the reason."""
     first, *others = _measures(row.recovered, names)
     if row.status != "done":
         first = row.status.replace("_", " ")
@@ -222,7 +221,6 @@ def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
-    """These metrics with their intervals; the likeness also after matching, and for images the worst case."""
     own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
     identified = interval(own.get(IDENTIFIED.name), 2)
     if names:
@@ -239,12 +237,10 @@ def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, .
 
 
 def _perceived(metrics: dict[str, Metrics], names: Iterable[str]) -> list[str]:
-    """The unaligned values of these metrics, which use feature networks, as texts."""
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 
 
 def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
-    """The displayed name of a guess without the release (floor) or of an untrained attack."""
     return f"{attack} on {defense} before its first step" if name == START else floor_title(name, protocol)
 
 
@@ -254,7 +250,7 @@ def _kind(name: str) -> str:
 
 
 def claim_text(row: Row) -> str:
-    """The proven or declared claim, for a table cell."""
+    """The proven or declared claim as the text of a table cell."""
     found = row.certificate
     if found is None:
         return UNKNOWN
@@ -269,7 +265,7 @@ def claim_text(row: Row) -> str:
 
 
 def number(found: Interval | None, digits: int) -> str:
-    """A value without its interval."""
+    """A value without its interval as text; a dash for None."""
     return UNKNOWN if found is None else f"{found.value:.{digits}f}"
 
 
@@ -282,14 +278,14 @@ def with_prefix(operations: int) -> str:
 
 
 def of_task(name: str, found: Interval) -> str:
-    """A measure of the model's task as text, with its interval unless that is the measure's whole range."""
+    """A measure of the model's task as text, with its interval unless this is the measure's whole range."""
     low, high = measure(f"task_{name}").within
     idle = round(found.low, 3) <= low and round(found.high, 3) >= high
     return number(found, 3) if idle else interval(found)
 
 
 def interval(found: Interval | None, digits: int = 3) -> str:
-    """A value with its interval."""
+    """A value with its interval as text, such as "0.500 [0.400, 0.600]"; a dash for None."""
     if found is None:
         return UNKNOWN
     return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"

@@ -47,11 +47,11 @@ NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for na
 NOT_TRIED, NO_NUMBER = "not tried", "no sound number"
 FAILED_CONTROL = "failed its control, so its guesses may come from elsewhere than the release"
 """The remark on the attack to which a defense falls, if no attack that passed its controls reveals a record."""
-STRONGER = "a stronger attack is known and was not mounted"  # how the remark on such an attack begins
+STRONGER = "a stronger attack is known and was not mounted"  # first words of the remark on a known stronger attack
 _UNCOMPARED = "compared with constant guesses alone"  # the remark on rows without the class mean
-_SEEN = 0.9  # SSIM of a single guess from which on its image is recovered
-_RECOVERED = 0.5  # share of the best constant guess's error below which matched guesses are recovered records
-_LARGE = 0.1  # share of an error from which on a gain that was not ruled out is named
+_SEEN = 0.9  # an image counts as recovered if the SSIM of its guess is at least this
+_RECOVERED = 0.5  # matched guesses count as recovered if their error is below this share of a constant guess's
+_LARGE = 0.1  # a possible reduction of the error is named if it is at least this share of the error
 _NO_CONSTANTS = (START, CLASS_MEAN.name)
 OTHERS = "labels, members, canaries"  # the row of attacks that do not reconstruct records
 
@@ -69,25 +69,25 @@ class ThreatVerdict(Frozen):
 
     defense: str  # the defense's label
     threat_model: str  # one of `THREAT_MODELS`, or `OTHERS`
-    # it falls to `attack`, which reveals records; it gives away the class only; it holds against all mounted attacks;
-    # it is not shown to hold, because a failed attack also fails on the undefended model, was still learning, or did
-    # not read all that the server got (`Row.doubt`); every mounted attack failed its control or ended in an error; no
-    # mounted attack applies; or none was mounted
+    # "falls": `attack` reveals records. "class": an attack reveals only classes. "holds": it holds against the mounted
+    # attacks. "not_shown": a failed attack also fails on the undefended model, was still learning, or did not read all
+    # that the server got (`Row.doubt`). "no_number": every mounted attack failed its control or ended in an error.
+    # "not_applicable": no mounted attack applies. "not_tried": no attack was mounted
     outcome: Outcome
-    # the strongest over the seeds, of sound ones if one gives away a record; empty if none gave a number
+    # the attack that decides the verdict; empty if no attack gave a number
     attack: str = ""
     against: tuple[str, ...] = ()  # the other attacks that gave sound numbers
-    untried: tuple[str, ...] = ()  # registered attacks of this very model that were not mounted
+    untried: tuple[str, ...] = ()  # registered attacks of exactly this threat model that were not mounted
     sentence: str  # the verdict in words
     measured: str = ""  # the result of `attack`, as worded in the sentence
     remarks: tuple[str, ...] = ()  # reservations about the verdict, as worded in the sentence
     identified: Interval | None = None  # share of the attacked records that `attack` identifies; None if not counted
-    # the same share without the defense; of the seeds with which the attack met the undefended model
+    # the share without the defense, mean over the seeds with which `attack` ran on the undefended model
     undefended: float | None = None
 
     @property
     def uncontrolled(self) -> bool:
-        """Whether only attacks that failed their control experiments break the defense."""
+        """Whether only attacks that failed their control experiments (tests with a known result) break the defense."""
         return self.outcome == "falls" and any(remark.endswith(FAILED_CONTROL) for remark in self.remarks)
 
 
@@ -99,9 +99,9 @@ def threat_verdicts(
 ) -> list[ThreatVerdict]:
     """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
 
-    `summaries` are over the seeds of the `counted` rows; `registered` has the attacks that are possible on these
-    records, by threat model (or `OTHERS`); `known` the attacks that broke a defense in privkit's own measurements, by
-    its label.
+    `summaries` are over the seeds of the `counted` rows. `registered` has the attacks that are possible on these
+    records, by threat model (or `OTHERS`). `known` has the attacks that broke a defense in privkit's own measurements,
+    by the defense's label.
     """
     elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
     reads = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
@@ -208,7 +208,7 @@ def _unshown(rows: Sequence[Row], twins: Twins) -> str:
 
 
 def _unseen(rows: Sequence[Row]) -> str:
-    """A remark on the error that is not ruled out for an attack: how far it may lie below every constant guess's error.
+    """A remark on how far an attack's error may lie below every constant guess's error, by the upper confidence limits.
     With few records, only large differences are significant."""
     gains = []
     for row in rows:
@@ -221,7 +221,7 @@ def _unseen(rows: Sequence[Row]) -> str:
 
 
 def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
-    """A remark on the strongest allowed attack that was not run and that broke the defense elsewhere."""
+    """A remark on the strongest allowed attack that was not run and that broke the defense in privkit's own table."""
     within = [one for one in known if one.threat_model in INCLUDES[model]]
     best = max(within, key=lambda one: one.ssim, default=None)
     if best is None:
@@ -230,7 +230,7 @@ def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
 
 
 def _by_start(rows: Sequence[Row]) -> str:
-    """A remark if the untrained attack counts instead of the finished one, or identifies more (mean over seeds)."""
+    """A remark if the untrained attack counts instead of the finished attack, or identifies more (mean over seeds)."""
     if times := sum(map(began, rows)):
         return f"counted before its first step{f', in {times} of {len(rows)} seeds' if len(rows) > 1 else ''}"
     shares = [
@@ -243,7 +243,6 @@ def _by_start(rows: Sequence[Row]) -> str:
 
 
 def _uncompared(rows: Sequence[Row]) -> str:
-    """A remark if the result has no guess from the true label (class mean) to compare with."""
     return _UNCOMPARED if not all(CLASS_MEAN.name in row.floors for row in rows) else ""
 
 
@@ -252,7 +251,6 @@ def _name(row: Row) -> str:
 
 
 def _failed(rows: Sequence[Row]) -> str:
-    """A remark on attacks that ended in an error or failed their control experiments; empty if there are none."""
     seeds: dict[str, list[str]] = {}
     for row in rows:
         how = "ended in an error" if row.status == "error" else "" if sound(row) else "failed its control"
@@ -267,16 +265,14 @@ def _failed(rows: Sequence[Row]) -> str:
 
 
 def _recovered(rows: Sequence[Row]) -> list[str]:
-    """Remarks on images that attacks recovered, although their guesses are no closer than constant ones."""
+    """Remarks on images that attacks recovered, although their guesses are no closer than constant guesses."""
     shown = [f"but {check.detail}" for row in rows for check in row.checks if check.name == BY_PATTERN]
     return [_single(rows), _unnamed(rows), *shown[:1]]
 
 
 def _single(rows: Sequence[Row]) -> str:
-    """A remark if one guess recovers an image, although the guesses on average are no closer than a constant guess.
-
-    A mean error over records hides this image, because many bad guesses outweigh it.
-    """
+    """A remark if one guess recovers an image, although the guesses on average are no closer than a constant guess. A
+    mean error over records hides this image, because many bad guesses outweigh it."""
     best = {row.recovered["unaligned"]["ssim"].worst: row for row in rows if "ssim" in row.recovered["unaligned"]}
     if not best or max(best) < _SEEN:
         return ""
@@ -291,8 +287,8 @@ def _unnamed(rows: Sequence[Row]) -> str:
     """A remark if records were recovered, though not which is which, for example if the groups of a mixture are secret.
 
     Guesses are then matched to a message's records with the truth, which favors even bad guesses. An error below half
-    that of the best constant guess is too small for this effect, unless guesses made of the adversary's own records
-    match as well (`OWN_MATCH`).
+    the error of the best constant guess is too small for this effect, unless the adversary's own records, taken as
+    guesses, match as well (`OWN_MATCH`).
     """
     found: dict[float, tuple[Row, Metric]] = {}
     for row in rows:
@@ -315,7 +311,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
 
 
 def _likeness(rows: Sequence[Row]) -> float:
-    """Mean closeness of guesses to the records, by the measure of likeness or, without it, by the deciding measure."""
+    """Mean closeness of guesses to the records, by the measure of likeness or, without it, by minus the distance."""
     found = [row.recovered["unaligned"] for row in rows]
     names = [likeness(list(own)) for own in found]
     each = [own[name].value if name else -distance(row) for own, name, row in zip(found, names, rows, strict=True)]
@@ -328,7 +324,6 @@ def _share(rows: Sequence[Row]) -> float | None:
 
 
 def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Interval]) -> str:
-    """The result of one attack in words, with the best guess without the release (floor) and the number of queries."""
     own, metric, parts = rows[0].recovered["unaligned"], metric_of(rows[0]), []
     for name in dict.fromkeys(name for name in (likeness(list(own)), metric, IDENTIFIED.name) if name in own):
         digits = 2 if name == IDENTIFIED.name else measure(name).digits
@@ -349,7 +344,7 @@ def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Inte
 
 
 def _narrowly(rows: Sequence[Row]) -> str:
-    """The lead of an attack over a constant guess, if only differences paired by record show it."""
+    """A remark with the lead of an attack over a constant guess, if only differences paired by record show it."""
     row = next(row for row in rows if falls(row))
     if falls(row.model_copy(update={"ahead": {}})):
         return ""

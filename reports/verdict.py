@@ -19,8 +19,8 @@ _NAMED = {"defense", "attack", "seed", "cell"}  # fields that name a row or a ce
 class Judgement(Frozen):
     """The result of one check: on one result row, on one defended model, or on the whole run."""
 
-    # an attack's control experiment; a claimed ε against canaries, or a declared mechanism against the data of its
-    # recording; whether any attack gave a number; or a user's condition
+    # "control": an attack's control experiment. "claim": a claimed ε against canaries, or a declared mechanism against
+    # the recorded data. "number": whether any attack gave a number. "gate": a user's condition
     kind: Literal["control", "claim", "number", "gate"]
     name: str
     defense: str = ""
@@ -32,7 +32,8 @@ class Judgement(Frozen):
 
 
 class CellState(Frozen):
-    """A planned cell and its state: "missing" if it has no result yet, "not_needed" if it will have none."""
+    """A planned cell (defense, attack and seed) with its state. The state is "missing" if there is no result yet, and
+    "not_needed" if there will be none."""
 
     cell: str
     defense: str
@@ -43,8 +44,7 @@ class CellState(Frozen):
 
 
 class Verdict(Frozen):
-    """The verdict on a run, which is the content of `verdict.json`. The report, the tables and the exit code follow
-    from it."""
+    """The verdict on a run, which is the content of `verdict.json`; report, tables and exit code follow from it."""
 
     schema_version: Literal[9] = 9
     run: str  # fingerprint of the run
@@ -73,7 +73,7 @@ def judge(
     silent: Collection[str] = (),
     trains: bool = True,
 ) -> Verdict:
-    """The verdict on a run's results, from its plan, its checks and the user's conditions.
+    """Judge a run's results by its plan, its checks and the user's conditions.
 
     Args:
         planned: the cells to compute (one attack on one defense with one seed each).
@@ -117,8 +117,8 @@ def _state(cell: PlannedCell, rows: Mapping[str, Row]) -> CellState:
 
 
 def _decisive(row: Row, check: Check, tests: int) -> Judgement:
-    """The judgement on a row's decisive check; an undecided one counts as not met. Each of the run's `tests` of a claim
-    by canaries may err by chance, so the sentence on a failure states their number."""
+    """The judgement on a row's decisive check; an undecided check counts as not met. Each of the run's `tests` of a
+    claim by canaries may err by chance, so the sentence on a failure states their number."""
     kind = "claim" if check.name in (CLAIM, DECLARATION) else "control"
     found = {"kind": kind, "name": check.name, "met": check.passed is True}
     by = "" if check.name == DECLARATION else f" / {row.attack}"  # a declaration is the same under each attack
@@ -149,7 +149,6 @@ _NO_NUMBER = "no attack was applicable, so that nothing is known of any defense"
 
 
 def _nothing(rows: Sequence[Row]) -> str:
-    """Why the finished results show nothing about any defense; empty if they may show something."""
     if rows and all(row.status == "not_applicable" for row in rows):
         return _NO_NUMBER
     learned = [check.passed for row in rows for check in row.checks if check.name == LEARNED]
@@ -171,7 +170,6 @@ def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) 
 
 
 def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
-    """A sentence with the numbers of experiments, checks and gates (the user's conditions) by outcome."""
     cells = [cell for cell in cells if cell.status != "not_needed"]
     missing = [cell for cell in cells if cell.status == "missing"]
     errored = [cell for cell in cells if cell.status == "error"]

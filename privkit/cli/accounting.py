@@ -1,4 +1,4 @@
-"""Commands of the accountants, which only parse and print: epsilon, calibrate, permutations, doctor, ledger."""
+"""Commands of the accountants (epsilon, calibrate, permutations, doctor, ledger), which only parse and print."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def calibrate(
     """Find the smallest noise, the largest number of rounds, or the smallest group or δ that reaches a target.
 
     The target is an ε, or a limit on any attack: its advantage, or its true positive rate at a false positive rate. The
-    flags describe the mechanism; the search starts at the parameter's value there. A target that every value meets is
-    refused. For randomized response, the parameter is noise_parameter instead of sigma.
+    flags describe the mechanism, and the search starts at their value of the parameter. A target that every value meets
+    is refused. For randomized response, the parameter is noise_parameter instead of sigma.
     """
     from privkit.accountants import answer, calibration
     from privkit.accountants.table import mechanism_of
@@ -228,7 +228,7 @@ def ledger(
     fast: Fast = False,
     as_json: Json = False,
 ) -> None:
-    """Compose all charges (privacy losses) of a ledger: the ε at a given δ, or the δ at a given ε."""
+    """Compose all charges (privacy losses) of a ledger: print the ε at a given δ, or the δ at a given ε."""
     if (delta is None) == (epsilon is None):
         raise UsageError("give one of two: --delta for the ε that is proven at it, or --epsilon for the δ")
     if not path.is_file():
@@ -258,7 +258,6 @@ COMMANDS = (epsilon, calibrate, permutations, doctor, ledger)
 
 
 def _rates(text: str) -> tuple[float, float]:
-    """Parse "TPR@FPR", such as .05@.01, into both rates."""
     true, _, false = text.partition("@")
     try:
         return float(true), float(false)
@@ -285,7 +284,7 @@ def _print_found(
     labels: float | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """Print what `calibrate` found; noise and δ are rounded up, so that the printed value also reaches the target."""
+    """Print the result of `calibrate`. Noise and δ are rounded up, so that the printed value reaches the target."""
     if as_json:
         fields = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": certificate}
         fields |= {"limits": dict(limits)} if limits else {}
@@ -315,7 +314,8 @@ def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterator[BudgetRow]:
-    """Pass the rows on unchanged, and store them in the file `out`, if given, line by line if its format allows."""
+    """Pass the rows on unchanged, and store them in the file `out`, if given. CSV and JSON are written row by row,
+    while the rows are computed."""
     from privkit.reports import budgets as reports
 
     if out is None:
@@ -336,7 +336,7 @@ def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterat
 
 @contextmanager
 def _written(path: Path) -> Iterator[Callable[[str], object]]:
-    """A function that writes a file line by line, so that an interruption keeps the finished lines."""
+    """Open a file for writing, and yield its `write` function. An interruption keeps the lines that were written."""
     try:
         told = keeping(lambda: f"{path} keeps the rows before this one")
         with told, path.open("w", encoding="utf-8", newline="") as file:
@@ -346,7 +346,6 @@ def _written(path: Path) -> Iterator[Callable[[str], object]]:
 
 
 def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
-    """Print the first rows with their remarks; for a single row, also its certificate."""
     from privkit.reports.budgets import NOTE, budget_table, remarks
     from privkit.reports.tables import rich_table
 
@@ -366,7 +365,6 @@ def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
 
 
 def _print_certificate(certificate: Any) -> None:
-    """Print the statement, its method and its assumptions."""
     say(certificate.statement)
     if certificate.method:
         say(f"  method: {certificate.method} ({certificate.source})")

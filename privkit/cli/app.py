@@ -90,7 +90,6 @@ app.command("audit", cls=EachOnce)(with_flags(audit, map(flag_of, FLAGS)))
 
 
 def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the preset and the file; flags take precedence over both."""
     if command.config and command.grid:
         raise UsageError("give --config or --grid, not both: a grid file holds the same settings")
     source = command.config or command.grid
@@ -232,7 +231,7 @@ for command in (*COMMANDS, papers, compare, place, describe_part, new, check, re
 
 
 def main() -> NoReturn:
-    """Run the command line; see `privkit.cli.start`."""
+    """Run the command line, and exit with its exit code; see `privkit.cli.start`."""
     from privkit.cli.start import main as start
 
     start()

@@ -1,4 +1,4 @@
-"""ε of parameter tables for the command line: table entries in, result rows out, in chunks."""
+"""Compute ε for the entries of a parameter table, in chunks, and count the refused entries for the command line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _CHUNK = 2_000  # rows that are computed in one vectorised pass
 def budgets(
     entries: Iterable[TableEntry], *, tight: bool, compare: bool, terms: bool = False
 ) -> Iterator[tuple[BudgetRow, Certificate | None]]:
-    """The result row and certificate of each table entry, in order; an entry that is refused has no certificate."""
+    """Yield the result row of each table entry, in order, with its certificate; None if the entry is refused. `compare`
+    adds the ε that the paper publishes. `terms` adds the guarantee in the terms of NIST SP 800-226."""
     iterator = iter(entries)
     while chunk := list(islice(iterator, _CHUNK)):
         answers = _computed([entry for entry in chunk if not entry.error], tight)
@@ -47,7 +48,7 @@ def budgets(
 
 
 def _computed(entries: list[TableEntry], tight: bool) -> dict[int, Certificate | str]:
-    """Certificates by row number, computed together, or row by row if that fails."""
+    """Certificates by row number, computed together; if this fails, one by one, with a sentence for each error."""
     mechanisms = [entry.mechanism for entry in entries if entry.mechanism is not None]
     deltas = [entry.delta for entry in entries if entry.delta is not None]
     rows = [entry.row for entry in entries]
@@ -96,14 +97,14 @@ _SHOWN = 100  # rows that are printed; a longer table belongs into a file
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts the rows of a table while they pass through, and keeps the first rows and the reasons of refusals."""
+    """Counts the rows of a table while they pass through, and keeps the first results and the reasons of refusals."""
 
     rows: int = 0  # rows seen, refused or not
-    shown: list[BudgetRow] = field(default_factory=list)  # the first of those with a result
+    shown: list[BudgetRow] = field(default_factory=list)  # the first rows with a result
     last: Certificate | None = None  # certificate of the last row; None if the row was refused
-    # reason of a refusal -> names of the first rows with it, and their number
+    # reason of a refusal -> names of the first rows refused for it, and the number of all such rows
     reasons: dict[str, tuple[list[str], int]] = field(default_factory=dict)
-    counted: str = "row"  # what the numbers of rows count: lines of a CSV file, as an editor does, or rows
+    counted: str = "row"  # "line" if rows are named by their line in a CSV file, "row" if by their number
 
     def of(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
         """Pass on the rows of `budgets` and count them; a terminal shows the current count."""
@@ -132,7 +133,7 @@ class Tally:
         return sum(count for _, count in self.reasons.values())
 
     def sentences(self) -> Iterator[str]:
-        """One line for each reason of refusal, in order of first occurrence."""
+        """Yield one line for each reason of refusal, with the rows that it concerns, in order of first occurrence."""
         for reason, (first, count) in self.reasons.items():
             if count == 1:
                 who = f"{self.counted} {first[0]}"

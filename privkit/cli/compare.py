@@ -1,4 +1,4 @@
-"""Commands on finished runs: `compare` two runs, `place` one among registered defenses, `record` a model of one."""
+"""Commands on finished runs: `compare` two runs, `place` a run among privkit's defenses, `record` its trained model."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of one kind, from the cache if possible; kinds with plug-ins are not cached."""
+    """Describe all parts of one kind, such as "defenses": a table for each part, as `privkit list --json` prints it.
+    The tables come from the user's cache if it is current. A kind with installed plug-ins is never cached."""
     if any(True for _ in plug_ins(kind)):
         return _read(kind)
     changes = [own_source(), sorted(own_table(kind).items()), __version__, sys.version]  # with any, the cache is stale
@@ -38,7 +39,7 @@ def described(kind: str) -> list[dict[str, Any]]:
     with suppress(OSError, Broken):
         return list(opened(read_bytes(file, MOST_TEXT), kind=kind, state=state)["entries"])
     entries = _read(kind)
-    if any(entry["summary"].startswith("broken: ") for entry in entries):  # what it lacks may be installed later
+    if any(entry["summary"].startswith("broken: ") for entry in entries):  # the missing package may be installed later
         return entries
     with suppress(PrivkitError, OSError):  # a cache that cannot be written costs time alone
         from privkit.files.storage import write_bytes

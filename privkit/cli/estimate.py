@@ -23,20 +23,20 @@ from privkit.torch_utils.compiler import compiler_unloaded
 from privkit.torch_utils.freed_memory import keep_freed_memory
 
 _PROBE_SECONDS = 0.8
-"""Seconds for timing all attacks together, without opening the data and some training steps for every defense."""
+"""Seconds spent on timing the attacks of a run; opening the data and timing training steps come on top."""
 _FORWARD = 1 / 3  # share of a training step that takes no gradient
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Estimate:
-    cells: list[tuple[Cell, Timed]]  # each with its time, in the order of the plan
-    # the time of all of them without twins, with their controls; and of all of them if their attacks fail
+    cells: list[tuple[Cell, Timed]]  # each planned cell with its time, in the order of the plan
+    # the total time of the cells that surely run, with control experiments, and the total if every attack fails
     sentence: str
-    needs: list[str]  # what the run needs in addition to its command, in a sentence; empty if nothing
+    needs: list[str]  # one sentence if the run needs a data folder that no setting names; else empty
 
 
 def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
-    """The planned cells (defense, attack, seed) with estimated times, from a few timed steps on random records.
+    """Estimate the time of each planned cell (defense, attack, seed) from a few timed steps on random records.
 
     Times are CPU seconds of one thread (`privkit.torch_utils.clock`), because on a busy machine several threads spend
     CPU time on waiting. A long training step is timed on fewer images and scaled. Each attack is timed briefly on the
@@ -73,7 +73,7 @@ def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
 
 
 def preview(config: AuditConfig, out: Path | None = None) -> str:
-    """The preview as text: one line for each planned result, the estimated time, and the run folder."""
+    """Preview a run as text: one line for each planned result, the estimated time, and the run folder."""
     check_batches(config)
     folder = f"run folder {out or default_folder(config)}"
     if config.recording is not None:
@@ -86,7 +86,7 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
 
 
 def _told(cell: Cell, timed: Timed) -> str:
-    """The estimated time in words: seconds, and the maximum if the attack fails and gets a larger budget."""
+    """The time of a planned result as text: seconds, and the maximum if the attack fails and is repeated for longer."""
     reason = f"; {timed.reason}" if timed.reason else ""
     if cell.twin_of:
         return f"up to {timed.most:.0f} s, only if the attack fails on a defense{reason}"

@@ -1,4 +1,4 @@
-"""Builds the command line's flags from the tables of settings and of accountants' columns, and parses their numbers."""
+"""Builds command-line flags from the tables of settings and of the accountants' columns, and parses their numbers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from privkit.settings.table import Setting
 
 
 def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **more: Any) -> inspect.Parameter:
-    """A command-line flag as a parameter of a command's function; `words` are its spellings, if not `--name VALUE`."""
+    """Make a command-line flag, as a parameter of a command's function. `kind` is the type of its value, `help_` its
+    help text. `words` are its spellings, by default `--name VALUE`."""
     option = typer.Option(*words, help=help_, **more)
     annotation: Any = Annotated[kind | None, option] if default is None else Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def flag_of(setting: Setting) -> inspect.Parameter:
-    """The flag of a setting; its default is None if a configuration file may hold the setting, so that the file
-    decides."""
+    """Make the flag of a setting. Its default is None if a configuration file may hold the setting, so that the file
+    decides.
+    """
     more: dict[str, Any] = {"parser": seed if setting.many else whole_number} if setting.kind is int else {}
     kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]
     words = (setting.flag,) if setting.kind is bool else ()
@@ -33,7 +35,8 @@ def flag_of(setting: Setting) -> inspect.Parameter:
 
 
 def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) -> Callable[..., Any]:
-    """Replace the `**keywords` of a command's function by these flags; its own parameters stay and win over flags."""
+    """Replace the `**keywords` in the signature of a command's function by `flags`, and return the function. A flag
+    with the name of another parameter of the function is left out."""
     signature = inspect.signature(command, eval_str=True)
     own = {name: each for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
     every = [*own.values(), *(each for each in flags if each.name not in own)]
@@ -43,10 +46,10 @@ def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) 
 
 
 class EachOnce(TyperCommand):
-    """A command that refuses two values for a flag that takes one; otherwise the first would be lost silently."""
+    """A command that raises `UsageError` if a flag for one value is given twice; otherwise the first would be lost."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read a command line's flags, and refuse a flag that is given twice."""
+        """Parse the arguments as Typer does. Raises `UsageError` if a flag for a single value is given twice."""
         _, _, given = self.make_parser(ctx).parse_args(list(args))
         for flag_, count in Counter(given).items():
             if count > 1 and not (flag_.multiple or flag_.is_flag):  # type: ignore[attr-defined]
@@ -55,14 +58,15 @@ class EachOnce(TyperCommand):
 
 
 def whole_number(given: str | int) -> int:
-    """Parse a flag's text as a whole number; ranges and lists are refused, since libraries may read "0-4" as -4."""
+    """Parse a flag's text as a whole number of at most 20 digits. Raises `BadParameter` for other text, such as the
+    range "0-4", which some libraries would read as -4."""
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", str(given)):
         raise typer.BadParameter(f"one whole number such as 4, got {shortened(given)}")
     return int(given)
 
 
 def seed(given: str | int) -> int:
-    """Parse one seed; users repeat the flag for several seeds."""
+    """Parse one seed. Raises `BadParameter` for a list or range, since users repeat the flag for several seeds."""
     if re.search(r"[-,:\s]", str(given).strip().lstrip("-")):
         raise typer.BadParameter(
             f"one whole number, got {shortened(given)}; repeat the flag for several: --seed 0 --seed 1"

@@ -16,11 +16,11 @@ from privkit.errors import UsageError, shortened, unknown
 from privkit.parts.registry import Component, parse, read_options, read_part, split_options
 
 _RUN = ("junit", "annotations", "quiet", "as_json")
-"""Flags that say how a run is shown, whether it is a new or an earlier one."""
+"""Flags that control how a run is shown; they apply to new and to finished runs."""
 
 
 def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[..., None]:
-    """Make the command `frontier`, with every flag of `audit` and two of its own."""
+    """Make the command `frontier`: every flag of the command `audit`, and `--vary` and `--from`."""
 
     def command(
         vary: Annotated[
@@ -57,8 +57,9 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
 
 
 def varied(defense: Any, vary: Sequence[str]) -> list[str]:
-    """The labels of a defense (in a chain, of the stage that has the option) at every combination of the option values
-    in `vary`, texts of the form "key=value,value,…"."""
+    """List a defense with every combination of the option values in `vary`, each as its label, without repetition. A
+    text of `vary` is "key=value,value,…". In a chain of defenses, the values are set in the defense that has the
+    option."""
     component = parse("defenses", defense)
     stages = component.stages or (component,)
     axes = [_axis(text, component.label, stages) for text in vary]
@@ -73,7 +74,7 @@ def varied(defense: Any, vary: Sequence[str]) -> list[str]:
 
 
 def _axis(text: str, label: str, stages: Sequence[Component]) -> tuple[str, list[dict[str, Any]]]:
-    """Parse "key=value,value,…": the option's name, and one table {option: value} for each value."""
+    """Parse "key=value,value,…" into the option's name and a table {option: value} for each value."""
     key, equals, values = text.partition("=")
     key = key.strip()
     options = [read_options(text, f"{key}={value}") for value in split_options(values) if value.strip()]
@@ -98,7 +99,7 @@ def _changed(stage: Component, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> None:
-    """Refuse a finished run that has no frontier, and flags that apply to a new run only."""
+    """Raise `UsageError` if a finished run has no frontier, or if a flag is given that applies only to a new run."""
     from privkit.reports.frontier import frontier as found
     from privkit.run.records import read_rows
 

@@ -29,7 +29,8 @@ _AXES = ("dataset", "model")
 
 
 def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, AuditConfig]:
-    """The planned runs of a grid, one for each pair of dataset and model: folder -> configuration."""
+    """Plan one run for each pair of dataset and model of a grid: folder in `out` -> configuration. Raises `UsageError`
+    if the grid has more than `ASKED` cells (defense, attack, seed) and `yes` is False."""
     axes = [_axis(settings, key) for key in _AXES]
     pairs = [
         {**settings, **{key: value for key, value in zip(_AXES, pair, strict=True) if value is not None}}
@@ -47,8 +48,9 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
 
 def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
-    """Compute a grid's runs one after another, print the verdict of each, and exit with the worst of their exit codes.
-    All runs are planned before the first one starts, so that wrong settings are refused at once."""
+    """Compute a grid's runs in turn, print the verdict of each, and exit with the highest of their exit codes. All runs
+    are planned before the first one starts, so that wrong settings are refused at once. `hands` are the arguments
+    `workers` and `engine` of `run_audit`."""
     from privkit.audit.run import plan_audit, run_audit
     from privkit.files.storage import make_root
     from privkit.run.stopping import finished_cells, keeping

@@ -133,7 +133,7 @@ def _print_coverage(chosen: Paper, as_json: bool) -> None:
 
 
 _NUMBERS = ("published", "ours", "value", "seeds", "line", "numbers")
-"""Headings of columns that are aligned on the right."""
+"""Headings of the columns that are aligned on the right."""
 _STATES = {
     "run": "run in the paper's setting",
     "reduced": "run at reduced size",
@@ -223,7 +223,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """Heading and rows, one for each table and figure of a paper: printed numbers, their state, and our evidence."""
+    """The heading and one row for each entry of a coverage file: some numbers of a table, and our evidence on them."""
     rows = []
     for one in covered:
         places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
@@ -232,13 +232,13 @@ def coverage_table(covered: list[Covered]) -> TextTable:
 
 
 def deviations_table(unlike: Sequence[PrintedValue]) -> TextTable:
-    """Heading and rows: printed settings from which our experiments deviate, with the reason."""
+    """The heading and one row for each printed setting that our experiments do not use, with the reason."""
     rows = [[one.row, one.column, _number(one.value), one.note] for one in unlike]
     return ["row", "setting", "printed", "why not"], rows
 
 
 def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
-    """Heading and rows, one for each claim: its published number, ours, the verdict and the reason."""
+    """The heading and one row for each claim: the published number, ours, its quantity, the verdict and the reason."""
     heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
     return heading, [
         [one.claim, _number(one.published), _number(one.ours), one.quantity, one.verdict, one.why]
@@ -247,7 +247,8 @@ def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
 
 
 def methods_table(methods: list[Measured]) -> TextTable:
-    """Heading and rows: the measured numbers of each method that was run; a size is shown for recorded runs only."""
+    """The heading and one row for each method that was run: its mean over seeds with a 95 % interval. The size of the
+    runs is shown for results that come with privkit."""
     rows = []
     for one in (one for one in methods if one.values):
         value = interval_text(one.interval) or f"{next(iter(one.values.values())):.3f}"
@@ -256,8 +257,9 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Heading and rows of a paper's orderings ("A is better than B") with our verdicts; `tiny` adds those at tiny
-    scale."""
+    """The heading and one row for each published ordering ("A is better than B"), with our verdict. With `tiny`, a row
+    also has the size of the runs, the further seeds, and the verdict at tiny scale, which `tiny` has by (source,
+    claim)."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:
@@ -271,7 +273,7 @@ def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | 
 
 
 def _new_seeds(one: Judged) -> str:
-    """How many more seeds an ordering needs, and whether they were run; empty if its first three seeds decide it."""
+    """How many further seeds an ordering needs, and whether they were run; empty if the first three seeds decide it."""
     if one.needed == 0 or one.verdict in ("not run", "at the floor"):
         return ""
     if one.needed is None or one.hours is None:
@@ -282,14 +284,14 @@ def _new_seeds(one: Judged) -> str:
 
 
 def ordering_json(one: Judged) -> dict[str, Any]:
-    """An ordering and its verdict, as JSON."""
+    """The fields of an ordering and its verdict, for JSON."""
     found = {"published": one.published, "difference": one.difference, "verdict": one.verdict}
     size = {"size": one.size} if one.size else {}
     return {**asdict(one.ordering), **found, "new_seeds_needed": one.needed, **size}
 
 
 def interval_text(interval: Interval | None, *, sign: str = "") -> str:
-    """A value with its interval's limits as text; empty if there is no interval."""
+    """An interval's value and limits as text, such as "0.500 [0.400, 0.600]"; empty if there is no interval."""
     if interval is None:
         return ""
     return f"{interval.value:{sign}.3f} [{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"

@@ -1,4 +1,4 @@
-"""`privkit reproduce`: measure a paper's table again and print it."""
+"""`privkit reproduce`: repeats a paper's experiments, and prints the results beside the printed numbers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,6 @@ def reproduce(
 
 
 def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
-    """Print the planned results with estimated times; results that differ only in their seed are timed together."""
     groups = grouped(cells, lambda one: replace(one.config, seeds=(0,)).fingerprint)
     ordered = [one for group in groups.values() for one in group]
     if not cells:
@@ -92,7 +91,6 @@ def _called(one: Work) -> str:
 
 
 def _methods(found: Reproduced) -> TextTable:
-    """Each method's number beside the printed one; percentages of the paper are shown as shares."""
     rows = []
     for one in found.methods:
         printed = found.published.get((one.method, one.quantity))

@@ -1,4 +1,4 @@
-"""All prints to standard output. Text of unknown origin is printed literally and never interpreted as markup."""
+"""Prints to standard output. Text of unknown origin is printed literally, never interpreted as markup."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from privkit.reports.escape import console, terminal, terminal_json
 
 
 def say(*lines: str) -> None:
-    """Print lines. A line break inside a line is escaped, because it can only come from a name of unknown origin."""
+    """Print lines. A line break inside a line is escaped, since it can only come from a name of unknown origin."""
     for line in lines:
         typer.echo(terminal(line))
 
 
 def show(shown: Any, **style: Any) -> None:
-    """Print a table or a text, wrapped at words to the terminal's width, or to 160 characters in a file."""
+    """Print a table or a text, wrapped at words to the terminal's width, or to 160 characters elsewhere."""
     console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False, markup=False, **style)
 
 
 def say_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print a value as JSON, which has no infinity: it becomes null."""
+    """Print a value as JSON. Dataclasses become objects, and infinite numbers and NaN become null."""
     plain = json.loads(json.dumps(value, default=_fields), parse_constant=lambda _: None)
     typer.echo(terminal_json(json.dumps(plain, indent=indent, ensure_ascii=False)))
 

@@ -1,4 +1,4 @@
-"""Output of a run for people, for programs or for CI."""
+"""Prints the result of a run for people, as JSON for programs, or for continuous integration (CI)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ Annotations = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The output options of a command that shows a run."""
+    """The output options of a command that shows a run. Raises `UsageError` if the folder of `junit` does not exist, or
+    for an unknown kind of annotations."""
 
-    as_json: bool = False  # events and the result as JSON, one object a line; with `quiet` the result alone
-    quiet: bool = False  # whether only failures are shown
-    junit: Path | None = None  # file of the JUnit XML, None for none
-    # whether failures are printed as annotations of GitHub Actions; None prints them if it runs there
+    as_json: bool = False  # print events and the result as JSON, one object per line; with `quiet` only the result
+    quiet: bool = False  # print only failures
+    junit: Path | None = None  # write JUnit XML into this file; None writes none
+    # "github" prints failures as annotations of GitHub Actions, "none" does not; None prints them inside GitHub Actions
     annotations: str | None = None
 
     def __post_init__(self) -> None:
@@ -43,7 +44,7 @@ class Shown:
 
     @contextmanager
     def progress(self) -> Iterator[Any]:
-        """A context that shows the progress of a run."""
+        """A context manager that yields a display of a run's progress."""
         from privkit.run.progress import Events, Silent, progress_display
 
         if self.quiet or self.as_json:
@@ -71,7 +72,7 @@ class Shown:
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
-        """Print one line for each cell with an error, and for each check or gate that failed."""
+        """Print results that are errors, and failed checks and gates, on standard error, after the text `before`."""
         failed: dict[str, None] = {}
         for cell in verdict.cells:
             if cell.status == "error":
@@ -84,7 +85,6 @@ class Shown:
             tell(sentence)
 
     def _for_ci(self, rows: Sequence[Any], verdict: Any, run: Path) -> None:
-        """Write the JUnit file, and print annotations for GitHub Actions on standard error."""
         from privkit.files.paths import inside, root
         from privkit.files.storage import write_bytes
         from privkit.parts.threats import threats_of
@@ -101,7 +101,6 @@ class Shown:
 
 
 def _print_run(rows: list[Any], page: Path) -> None:
-    """Print verdicts by threat model, the tables, what is proven, the caveats, and the path of the page."""
     from privkit.parts.threats import threats_of
     from privkit.reports.conclusion import conclusions
     from privkit.reports.origins import mixture
@@ -146,7 +145,7 @@ def _print_run(rows: list[Any], page: Path) -> None:
 
 
 def _said(row: Any) -> dict[tuple[str, str | None], None]:
-    """What is said of a row beside its numbers, line by line, each with its style."""
+    """The remarks on a result row, line by line, each with its style."""
     bound = row.empirical_bound.statement if row.empirical_bound else ""
     told = [(f"  {text}", None) for text in (*filter(None, [bound]), *row.notes)]
     noted = [(f"  note: {caveat}", "dim") for caveat in row.caveats if not bound.startswith(caveat)]
@@ -154,7 +153,7 @@ def _said(row: Any) -> dict[tuple[str, str | None], None]:
 
 
 def _shared(rows: Sequence[Any]) -> list[tuple[str, str | None]]:
-    """What is said of each of several rows; nothing of a single one."""
+    """The remarks that all of several rows have in common; empty for a single row."""
     first, *others = map(_said, rows)
     return [line for line in first if others and all(line in one for one in others)]
 
@@ -169,7 +168,7 @@ def _remarks(row: Any, shared: Sequence[tuple[str, str | None]]) -> Iterator[tup
 
 
 def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
-    """Each table with its note; empty tables are None. The first table shows means over seeds, or single rows."""
+    """Yield each table (None if it is empty) with its note. The first shows means over seeds, or single rows."""
     from privkit.reports.answers import run_tables
     from privkit.reports.frontier import NOTE as FRONTIER_NOTE
     from privkit.reports.frontier import frontier, frontier_table

@@ -18,9 +18,9 @@ from privkit.torch_utils.out_of_memory import advice, ran_out, shortage
 
 INTERNAL_FAULT = 70  # exit code of an error that is privkit's own: EX_SOFTWARE of sysexits.h
 _LEAST_MEMORY = 300 * 2**20
-"""Bytes of address space below which not even NumPy loads: OpenBLAS then ends the process by itself."""
+"""Bytes of address space below which NumPy cannot load: OpenBLAS then ends the process without an error."""
 _HEAVY = {"audit": "privkit.audit.run, privkit.audit.report", "list": "torch"}
-"""Command -> what it imports: torch, which under a limit may end the process by itself as well."""
+"""Command -> the modules it imports. They load torch, which may also end the process if memory is limited."""
 _READER_GONE = 141  # a shell's exit code for a program that SIGPIPE ended
 
 
@@ -32,7 +32,8 @@ class Output(io.FileIO):
         self.failed: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write the data; an error is kept in `failed`, but if the reader of standard output is gone, it is raised."""
+        """Write the data, and return the number of bytes. An error is kept in `failed`. Only if the reader of standard
+        output is gone, `BrokenPipeError` is raised."""
         try:
             return super().write(data) or 0
         except BrokenPipeError:
@@ -99,10 +100,8 @@ def _told(error: BaseException) -> int:
 
 
 def _streams() -> Output:
-    """Make standard output and standard error always writable, and return standard output.
-
-    A closed descriptor is opened on the null device, so that no file of the run gets its number.
-    """
+    """Make standard output and standard error always writable, and return standard output. A closed descriptor is
+    opened on the null device, so that no file of the run gets its number."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -121,8 +120,8 @@ def _streams() -> Output:
 
 
 def _refuse_small_limits() -> None:
-    """Raise a `MemoryError` if the memory limit is too small for the libraries, since the process would die silently; a
-    child process tests whether it suffices."""
+    """Raise `MemoryError` if the process has too little memory for the libraries, which would end it without an error.
+    A child process tests whether they load."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -154,9 +153,8 @@ def _reader_gone() -> NoReturn:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context without garbage collection. It would scan torch's objects while they load, which takes a seventh of a
-    command's start. Memory that is allocated inside may stay in use, so allocate little.
-    """
+    """A context manager that pauses garbage collection, so that torch loads faster. Collection would take a seventh of
+    a command's start. Memory that is allocated inside may stay in use."""
     before = gc.isenabled()
     gc.disable()
     try:

@@ -26,12 +26,18 @@ from privkit.torch_utils.same import same
 
 AUXILIARY, VICTIMS, BATCH, PATCH = 400, 40, 20, 7
 _TRUTH_HELD = frozenset({"auxiliary", "auxiliary_labels", "query", "lower"})
-"""What an adversary holds while the private images behind its views are replaced."""
+"""Inputs that the law "it sees no truth" can give to an attack, besides the releases; see `Attack.needs`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of an attack: its output, whether torch's global generator stayed unchanged, and which inputs changed."""
+    """One run of an attack.
+
+    Attributes:
+        output: the numbers of its output; empty for an output without numbers.
+        untouched: whether torch's global generator stayed unchanged.
+        edited: name of the first input tensor that the attack changed in place; empty if none.
+    """
 
     output: Tensor
     untouched: bool
@@ -39,7 +45,7 @@ class Run:
 
 
 class _Watched:
-    """An attack whose runs are recorded, together with its stand-in's runs in control experiments."""
+    """An attack whose runs are recorded. The attack that replaces it in control experiments is recorded, too."""
 
     def __init__(self, attack: Any, runs: list[Run]) -> None:
         self._attack, self._runs = attack, runs
@@ -49,7 +55,6 @@ class _Watched:
 
     @property
     def mounting(self) -> Mounting[Any, Any]:
-        """The attack's settings for control experiments, with a recorded stand-in."""
         mounting: Mounting[Any, Any] = self._attack.mounting
         control = mounting.control
         if control is None:
@@ -67,26 +72,25 @@ class _Watched:
 
 
 class Mounted:
-    """An attack with its control experiments, which run when a law first needs them."""
+    """An attack with its control experiments (on easy data and on noise), which run when a law first needs them."""
 
     def __init__(self, attack: AnyAttack) -> None:
         self.attack: Any = attack
 
     @cached_property
     def tried(self) -> tuple[tuple[Control, ...], list[Run]]:
-        """Both control experiments, and the attack's runs in them."""
+        """The outcomes of the control experiments (on easy data, on noise), and the attack's runs in them."""
         runs: list[Run] = []
         watched: Any = _Watched(self.attack, runs)
         return goal_of(self.attack).controls(watched, 0, _observed(images())[0]), runs
 
     def control(self, place: int) -> str:
-        """A sentence on how the control experiment with this number failed; empty if it passed."""
+        """Why control experiment `place` (0: easy data, 1: noise) failed, in a sentence; empty if it passed."""
         control = self.tried[0][place]
         return "" if control.passed else control.detail
 
 
 def _tensors(observation: Any) -> dict[str, Tensor]:
-    """Name -> tensor, for all tensors given to an attack: observation, views, and weights of segments."""
     held = {name: value for name, value in vars(observation).items() if name != "views"}
     for number, view in enumerate(observation.views):
         held |= {f"views[{number}].{name}": value for name, value in vars(view).items()}
@@ -97,14 +101,13 @@ def _tensors(observation: Any) -> dict[str, Tensor]:
 
 
 def _numbers(output: Any) -> Tensor:
-    """The numbers in an attack's output; empty for other objects, which the control experiments refuse."""
     numbers = getattr(output, "images", getattr(output, "values", None))
     return numbers.clone() if isinstance(numbers, Tensor) else torch.empty(0)
 
 
 @cache
 def images() -> tuple[Tensor, Tensor]:
-    """Digits [N, 1, 28, 28] and their labels; the attacked digits come last."""
+    """Load `AUXILIARY` + `VICTIMS` digits [N, 1, 28, 28] and their labels [N]; the last `VICTIMS` are attacked."""
     count = AUXILIARY + VICTIMS
     pool = Digits().open(None, download=False, train_images=count).train
     batch = pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
@@ -112,7 +115,7 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def _observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation, Tensor]:
-    """A server's observation of patches that clients send unchanged, and the private images; all are copies."""
+    """Build a server's observation of images whose patches are released unchanged; also return the private images."""
     x, y = (tensor.clone() for tensor in given)
     private = x[AUXILIARY:]
     tokens = identity_lower(torch.zeros(1, (x.shape[2] // PATCH) ** 2, PATCH**2), tuple(x.shape[1:]))
@@ -139,13 +142,11 @@ def _same_seed_same_bits(mounted: Mounted) -> str:
 
 
 def _leaves_what_it_is_given(mounted: Mounted) -> str:
-    """An attack must not change its input records, labels, releases and weights; else an audit refuses its result."""
     edited = next((run.edited for run in mounted.tried[1] if run.edited), "")
     return f"it changes {edited} in place; compute on a copy, such as {edited}.clone()" if edited else ""
 
 
 def _guesses_are_in_range(mounted: Mounted) -> str:
-    """Guesses are finite floats, and guesses of images lie in [0, 1]."""
     for run in mounted.tried[1] if goal_of(mounted.attack).reads(mounted.attack) else ():
         try:
             check_guesses(mounted.attack.name, Images(shape=_shape(run.output)), run.output)

@@ -1,4 +1,4 @@
-"""Tests a claimed ε with canaries that the mechanism itself releases."""
+"""Tests a claimed ε with canaries: extreme records, each inserted by a coin flip, and a test that detects them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,16 @@ def against_canaries(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> EmpiricalBound:
-    """The lower bound on ε from canaries. `privkit.testing.assert_claim_stands` fails if it exceeds the claimed ε."""
+    """Compute a lower bound on the ε of `mechanism` from canary records, to be compared with the claimed ε.
+
+    Args:
+        mechanism: a function of records [R, ...] and a generator that returns one release per record, [R, ...].
+        certificate: the claim. ValueError if it has no ε, or if it is add-or-remove and `neighbors` is None.
+        neighbors: the two records between which a coin chooses; by default ±1000 in 16 coordinates.
+        canaries: number of coin flips, at least 2; as many records of each kind are first used to learn a test.
+        confidence: probability in (0, 1) that the bound is valid.
+        seed: the seed of the coin flips and of the mechanism's noise.
+    """
     if certificate.epsilon == inf:
         raise ValueError("the certificate claims no ε, so there is nothing to test; give one that does")
     if certificate.relation == "add_or_remove_one" and neighbors is None:

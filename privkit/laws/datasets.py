@@ -1,4 +1,4 @@
-"""Laws of a dataset: shapes, ranges, classes, and records that never change."""
+"""Laws of a dataset: records of one shape and range, labels that are classes, and records that never change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from privkit.domains.base import Pool, Pools, several
 
-_LOOKED_AT = 64  # records of each part that are decoded
+_LOOKED_AT = 64  # at most so many records of each split are read
 
 
 def _parts(pools: Pools) -> dict[str, Pool]:
@@ -19,13 +19,13 @@ def _parts(pools: Pools) -> dict[str, Pool]:
 
 
 def _rows(pool: Pool) -> NDArray[np.int64]:
-    """Some record numbers from all over a split of the dataset, not in ascending order."""
+    """At most 64 indices from all over a split of the dataset, in descending order."""
     spread = np.unique(np.linspace(0, len(pool) - 1, min(_LOOKED_AT, len(pool))).astype(np.int64))
     return spread[::-1].copy()
 
 
 def _records_are_of_one_form(pools: Pools) -> str:
-    """Each split has records; when they are taken, `Batch` checks their shape, type and range."""
+    """Check that each split has records, all of one shape; `Batch` itself refuses wrong types and ranges."""
     shapes = {}
     for name, pool in _parts(pools).items():
         if not len(pool):
@@ -35,7 +35,7 @@ def _records_are_of_one_form(pools: Pools) -> str:
 
 
 def _labels_are_classes(pools: Pools) -> str:
-    """Labels lie below `classes`, and `targets` gives the same labels without decoding a record."""
+    """Check that labels lie below `classes`, and that `targets` gives the same labels without decoding a record."""
     seen: set[int] = set()
     for name, pool in _parts(pools).items():
         rows, targets = _rows(pool), pool.targets()
@@ -53,7 +53,7 @@ def _labels_are_classes(pools: Pools) -> str:
 
 
 def _rows_stay_what_they_are(pools: Pools) -> str:
-    """An index always gives the same record, and no two records share an id."""
+    """Check that an index always gives the same record, and that no two records share an id."""
     ids: list[int] = []
     for name, pool in _parts(pools).items():
         rows = _rows(pool)

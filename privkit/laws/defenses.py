@@ -1,4 +1,4 @@
-"""Laws of a defense: its randomness, its release, and its privacy claims."""
+"""Laws of a defense: its randomness, its release (the data that clients send), and its privacy claims."""
 
 from __future__ import annotations
 
@@ -29,27 +29,29 @@ _COUNTS = (
     ReleaseCount(rounds=200, epochs=20, clients=2, delta=1e-6),
 )
 _DRAWN: frozenset[Effect] = frozenset({"masks", "permutes", "mixes", "noises", "scales", "shortens"})
-"""Effects that draw."""
+"""Effects that need random numbers."""
 _CANARIES = 2_000
 _SEEDS = 8
 SEEDED = "same seed, same bits; another seed, other bits"
 UNSEEDED = "same bits for every seed: it draws nothing"
-"""Name of this law for a stage that draws nothing."""
+"""Name of the law `SEEDED` for a defense that draws nothing."""
 DERIVATIVE = "the gradient that reaches the client is the derivative"
 STRAIGHT = "a gradient reaches the client; that it is not the derivative is declared (straight_through)"
-"""Name of this law for a stage that declares another gradient."""
+"""Name of the law `DERIVATIVE` for a defense that declares another gradient."""
 _FAR = 1e3
 
 
 def generator(seed: int = 0) -> Generator:
-    """A fresh generator."""
+    """Make a new random generator on the CPU with this seed."""
     return Generator().manual_seed(seed)
 
 
 def inputs(
     defense: Defense, *, messages: int = 2, batch: int = 3, channels: int = 3, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Random data in [0, 1] and labels, with shapes that the defense accepts, drawn from a separate generator."""
+    """Draw random data in [0, 1] and labels, with shapes that the defense accepts, from a separate generator. Data are
+    smashed data [M, B, T, D] or images [M, B, C, H, W] for M `messages` of B = `batch` records. A defense that mixes k
+    > 1 clients gets [M, k, B, ...]. Labels are classes, or one-hot numbers if the defense needs them."""
     draws = generator(99)
     lead = (messages, defense.group, batch) if defense.group > 1 else (messages, batch)
     shape = (channels, SIDE, SIDE) if defense.level == "input" else (TOKENS, WIDTH)
@@ -61,19 +63,19 @@ def inputs(
 def applied(
     defense: Defense, data: Tensor, labels: Tensor, draws: Generator, present: Tensor | None = None
 ) -> tuple[Release, Receipt]:
-    """The release and receipt of `apply`, with its arguments; an error if a record has no release."""
+    """Call `defense.apply`. Raises `Misbehaved` for an output that is no release or lacks a record."""
     batch = data.shape[2] if defense.group > 1 else data.shape[1]
     return returned(defense.name, defense.apply(data, labels, draws, present), (len(data), batch))
 
 
 def equal(a: Release, b: Release) -> bool:
-    """Whether two releases, including their weights, are equal bit for bit."""
+    """Whether two releases have bit for bit the same smashed data, labels and mixing weights."""
     pairs = [(a.smashed, b.smashed), (a.labels, b.labels), (a.weights, b.weights)]
     return all(x is y is None or (x is not None and y is not None and same(x, y)) for x, y in pairs)
 
 
 def called(law: str, defense: Defense) -> str:
-    """The name of a law, worded differently for a stage without randomness or with another declared gradient."""
+    """The name under which a law is reported; it differs for a defense that draws nothing or declares its gradient."""
     if law == SEEDED and not draws(defense):
         return UNSEEDED
     return STRAIGHT if law == DERIVATIVE and defense.straight_through else law
@@ -98,7 +100,7 @@ def _draws_from_its_generator_alone(defense: Defense) -> str:
 
 
 def _effects_name_its_randomness(defense: Defense) -> str:
-    """A stage that declares effects and is random also declares its kind of randomness, and how to switch noise off."""
+    """Check that a random defense with declared effects names its kind of randomness, and what scales its noise."""
     effects = defense.effects
     if effects is None:
         return ""
@@ -117,7 +119,7 @@ def _effects_name_its_randomness(defense: Defense) -> str:
 
 
 def _moves_what_it_permutes(defense: Defense) -> str:
-    """A stage that declares "permutes" moves a token for some seed."""
+    """Check that a defense that declares "permutes" moves a token for at least one of 8 seeds."""
     if "permutes" not in (defense.effects or ()):
         return ""
     z, y = inputs(defense)
@@ -130,7 +132,6 @@ def _moves_what_it_permutes(defense: Defense) -> str:
 
 
 def _gradients_keep_shape_and_seed(defense: Defense) -> str:
-    """`on_gradient` keeps shape and type, and draws only from the generator that it is given."""
     gradient = torch.randn(2, 3, TOKENS, WIDTH, generator=generator(9))
     draws = generator()
     before = draws.get_state()
@@ -146,7 +147,7 @@ def _gradients_keep_shape_and_seed(defense: Defense) -> str:
 
 
 def _leaves_everything_else_alone(defense: Defense) -> str:
-    """Torch's global generator and the inputs stay unchanged, and the seed determines the defense's networks."""
+    """Check that torch's global generator and the inputs stay unchanged, and that the seed determines all networks."""
     z, y = inputs(defense)
     kept, state = (z.clone(), y.clone()), torch.random.get_rng_state()
     applied(defense, z, y, generator())
@@ -167,7 +168,7 @@ def _leaves_everything_else_alone(defense: Defense) -> str:
 
 
 def _gradient_is_the_derivative(defense: Defense) -> str:
-    """The gradient that reaches the client is the release's derivative, unless the defense declares another."""
+    """Check that the client's gradient is the release's derivative, unless the defense declares otherwise."""
     z, y = inputs(defense, messages=2 if defense.group == 1 else 1, batch=2, channels=1, dtype=torch.float64)
     fast = defense.level == "input"  # the whole Jacobian of images would take a minute
 
@@ -187,7 +188,7 @@ def _gradient_is_the_derivative(defense: Defense) -> str:
 
 
 def _releases_a_row_for_each_record(defense: Defense) -> str:
-    """The release has one message for each message of the input, and a label for each record."""
+    """Check that the release has finite smashed data of the expected shape, and one label for each record."""
     z, y = inputs(defense)
     try:
         release, _ = applied(defense, z, y, generator())
@@ -211,7 +212,7 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
 
 
 def _empty_seats_count_nothing(defense: Defense) -> str:
-    """Data in an empty place of a group have no effect; if no place is empty, `present` has no effect."""
+    """Check that data at an empty place of a group have no effect, nor has `present` if no place is empty."""
     if defense.group == 1:
         return ""
     z, y = inputs(defense)
@@ -226,7 +227,6 @@ def _empty_seats_count_nothing(defense: Defense) -> str:
 
 
 def _receipts_make_certificates(defense: Defense) -> str:
-    """A receipt gives a JSON certificate for any number of releases; only claims of differential privacy have an ε."""
     z, y = inputs(defense)
     receipt = applied(defense, z, y, generator())[1]
     for count in _COUNTS:
@@ -242,7 +242,7 @@ def _receipts_make_certificates(defense: Defense) -> str:
 
 
 def _receipt_is_what_was_done(defense: Defense) -> str:
-    """The receipt is true: the named permutations and noise were applied, and canaries do not refute the ε."""
+    """Check that the receipt is true: permutations and noise were applied, and canaries do not refute its ε."""
     if found := contradiction(stages_of(defense), doubted=stages_of(defense)):
         return found
     if defense.level != "smashed" or defense.group > 1:
@@ -264,7 +264,7 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """In every allowed chain with another defense, replacing a record changes the release by at most what ε assumes."""
+    """Check that in any chain with another defense, replacing a record changes the release at most as ε assumes."""
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):
         other = load(target)()
@@ -279,7 +279,7 @@ def _no_chain_exceeds_its_charge(defense: Defense) -> str:
 
 
 def _refuses_bad_shapes(defense: Defense) -> str:
-    """Smashed data without messages or records are refused with a sentence that names the data's shape."""
+    """Check that smashed data without an axis of messages or of records raise a ValueError that names their shape."""
     for shape in ((4,), (2, 3)):
         try:
             defense.apply(torch.zeros(shape), torch.zeros(shape[:1], dtype=torch.int64), generator())
@@ -292,7 +292,7 @@ def _refuses_bad_shapes(defense: Defense) -> str:
 
 
 def _penalties_train(defense: Defense) -> str:
-    """A penalty is one finite number per client, and trains the lower segment or the defense's own network."""
+    """Check that a penalty is one number per client, and that it trains the client's or the defense's network."""
     images = torch.rand(2, 4, 3, SIDE, SIDE, generator=generator())
     smashed = torch.rand(2, 4, TOKENS, WIDTH, generator=generator(1), requires_grad=True)
     companion = defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0)

@@ -14,7 +14,6 @@ COUNT, SIDE = 6, 16
 
 
 def _images() -> tuple[Tensor, Tensor]:
-    """Originals and guesses [N, 3, H, W] in [0, 1]; later guesses are further from their originals."""
     draws = Generator().manual_seed(0)
     truth, noise = torch.rand(2, COUNT, 3, SIDE, SIDE, generator=draws)
     share = torch.linspace(0.2, 1, COUNT).view(-1, 1, 1, 1)
@@ -30,7 +29,7 @@ def _declares_name_and_direction(metric: ImageMetric) -> str:
 
 
 def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
-    """Values [N] are finite and reproducible, each depends only on its own image, and the images stay unchanged."""
+    """Check that values [N] are finite and reproducible, depend on one image each, and leave the images unchanged."""
     truth, guess = _images()
     kept = truth.clone(), guess.clone()
     given = values(metric, truth, guess)
@@ -45,7 +44,7 @@ def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
 
 
 def _is_best_where_images_are_equal(metric: ImageMetric) -> str:
-    """Equal images get the best value in the metric's declared direction; more distant images get worse values."""
+    """Check that equal images get the best value in the declared direction, and noise a worse value."""
     truth, guess = _images()
     sign = 1 if metric.higher_is_closer else -1
     equal, apart = sign * values(metric, truth, truth), sign * values(metric, truth, guess)

@@ -1,4 +1,4 @@
-"""Laws of a model: its shapes, seed, cuts, evaluation of several clients at once, and claim about positions."""
+"""Laws of a model: its logits, seed, cuts, evaluation of several clients at once, and claim about positions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from privkit.models.imported import hides_places
 
 CLASSES = 10
 IMAGES = tuple(Images(shape=shape) for shape in ((1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 224, 224)))
-"""What a model of images is tried on, until one fits."""
-_CLOSE = 2e-5  # rounding of two ways to compute the same logits
+"""Shapes of images on which a model without a named dataset is tried, in this order."""
+_CLOSE = 2e-5  # largest rounding difference between two ways to compute the same logits
 
 
 def _records(domain: Domain, count: int) -> Tensor:
@@ -30,14 +30,14 @@ def _records(domain: Domain, count: int) -> Tensor:
 
 
 def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, classes: int = CLASSES, **options: Any) -> SplitModel:
-    """Build both segments; by default with the laws' number of classes."""
+    """Build both segments of a model with these `options`, for `classes` classes."""
     one: Any = replace(spec, **options) if options else spec  # type: ignore[type-var]
     split: SplitModel = one.build(domain, classes, positions=True, seed=seed)
     return split
 
 
 def fitting(spec: ModelSpec) -> Domain:
-    """The first domain in `IMAGES` that the model accepts; otherwise a `UsageError` with the last reason."""
+    """The first domain in `IMAGES` that the model accepts. Raises `UsageError` if it accepts none."""
     for domain in IMAGES:
         try:
             split = built(spec, domain)
@@ -52,9 +52,8 @@ def fitting(spec: ModelSpec) -> Domain:
 
 
 def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) -> str:
-    """A model's smashed data are finite tokens, feature maps or vectors, and there is one logit for each class.
-    `classes` is the number of classes of the data; None uses a small number.
-    """
+    """Check that smashed data are finite tokens, feature maps or vectors, and that logits have shape [N, `classes`];
+    return the fault as a sentence, or "". `classes` is the number of classes of the data; None tries 10."""
     tried = classes or CLASSES
     split = built(spec, domain, classes=tried)
     with torch.no_grad():
@@ -69,7 +68,8 @@ def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) ->
 
 
 def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
-    """The seed determines the weights, and torch's global generator stays unchanged."""
+    """Check that the seed determines the weights, and that torch's global generator stays unchanged; return the fault
+    as a sentence, or ""."""
     state = torch.random.get_rng_state()
     first, again, other = (built(spec, domain, seed=seed) for seed in (0, 0, 1))
     if not torch.equal(torch.random.get_rng_state(), state):
@@ -88,9 +88,8 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
 
 
 def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
-    """At each of `cuts` (empty: all), the two segments together compute the same function, and a later cut moves
-    weights to the client. `options` are the model's other options.
-    """
+    """Check that at each of `cuts` (empty: all) both segments together compute the same function, and that a later cut
+    moves weights to the client; return the fault as a sentence, or "". `options` are the model's other options."""
     if not (is_dataclass(spec) and "cut" in {field.name for field in fields(spec)}):
         return ""
     cuts, x = cuts or getattr(spec, "cuts", ()), _records(domain, 2)
@@ -115,7 +114,8 @@ def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[st
 
 
 def stacked(lowers: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """The outputs of all segments from one batched call, their stacked weights, and their stacked buffers."""
+    """Run n segments of equal architecture on x [n, B, ...] in one batched call. Returns the outputs [n, B, ...], and
+    the segments' stacked weights and buffers, each [n, ...], by name."""
     weights, buffers = stack_module_state(list(lowers))
     frame = copy.deepcopy(lowers[0]).to("meta")
 
@@ -127,7 +127,6 @@ def stacked(lowers: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, T
 
 
 def _clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> str:
-    """One batched call of three clients' lower segments equals three separate calls."""
     lowers = [built(spec, domain, seed=seed).lower.eval() for seed in range(3)]
     x = torch.stack([domain.random(2, Generator().manual_seed(seed)) for seed in range(3)])
     with torch.no_grad(), warnings.catch_warnings():
@@ -148,7 +147,7 @@ def _clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> st
 
 
 def positions_are_as_said(spec: ModelSpec, domain: Domain) -> str:
-    """The model's claim about revealed positions is true, and `positions=False` is respected."""
+    """Check the model's claim whether it hides the positions of tokens; return the fault as a sentence, or ""."""
     for positions in (True, False):
         split = spec.build(domain, CLASSES, positions=positions, seed=0)
         seen = hides_places(split.lower, domain)

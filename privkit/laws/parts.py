@@ -1,4 +1,4 @@
-"""All laws of one part: the laws of its kind, and the laws of every kind (options, docstring, JSON)."""
+"""Tests one part against all its laws: the laws of its kind, and the laws of all kinds (options, docstring, JSON)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _is_frozen(component: Component, kind: str) -> str:
 
 
 def _is_documented(component: Component, kind: str) -> str:
-    """The docstring's first line describes the part, and each option is explained."""
+    """Check that the docstring's first line describes the part, and that each option is explained."""
     spec = component.spec
     text = text_of(spec).partition("\n")[0]
     if len(text) < _SHORTEST or text_of(spec) == inspect.cleandoc(object.__doc__ or ""):
@@ -39,7 +39,6 @@ def _is_documented(component: Component, kind: str) -> str:
 
 
 def _ranges_are_declared(component: Component, kind: str) -> str:
-    """The annotation of each number gives its range, so that values outside are refused."""
     words = allowed(type(component.spec))
     numbers = [
         field.name
@@ -67,9 +66,8 @@ EVERY: dict[str, Callable[[Component, str], str]] = {
 
 
 def kind_of(given: str) -> str:
-    """The kind of a part, such as "defenses" or "models", from its name; raises `UsageError` if it fits no kind, or
-    several.
-    """
+    """Find the kind of a part, such as "defenses" or "models", from its name on the command line. Raises `UsageError`
+    if the part fits no kind or several kinds."""
     if stages_given(given) is not None:
         return "defenses"
     if is_pair(given):
@@ -88,9 +86,9 @@ def kind_of(given: str) -> str:
 
 
 def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Test a part, written as on the command line, against the laws of its kind (one of `KINDS`): yields each law and a
-    sentence on how the part breaks it, or "". A model is tested on records of `dataset`, or on images of usual sizes.
-    """
+    """Test a part, written as on the command line, against the laws of its kind (one of `KINDS`). Yields each law, and
+    a sentence on how the part breaks it or an empty string. A model is tested on records of `dataset`, or on images of
+    usual sizes; `root` is the folder of official datasets."""
     component = parse(kind, given)
     if not is_pair(given):  # privkit specifies a pair itself
         yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)
@@ -99,7 +97,6 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
 
 
 def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | None) -> Iterator[tuple[str, str]]:
-    """The laws of the part's kind only; arguments as in `laws`."""
     home = load(f"privkit.laws.{kind}:LAWS")
     if kind == "datasets":
         pools = component.spec.open(root, download=False, train_images=1)
@@ -134,7 +131,7 @@ def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | 
 
 
 def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[str, str]]:
-    """Each law with a sentence on how the part breaks it; an error that ends several laws is reported once."""
+    """Yield each law with a sentence on how the part breaks it; an error that ends several laws is reported once."""
     from privkit.audit.contained import contained
 
     first: dict[str, str] = {}
@@ -155,12 +152,10 @@ def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[st
 
 
 def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
-    """Apply a law that has two arguments: a component and its kind, or a model and its domain."""
     return law(part, second)
 
 
 def _data(dataset: str, root: Path | None) -> tuple[Any, int]:
-    """The domain of a dataset's records, and the number of its classes."""
     import numpy as np
 
     spec = parse("datasets", dataset).spec

@@ -1,4 +1,5 @@
-"""Metrics: each returns one value per example and declares its data range; callers choose how to aggregate."""
+"""Metrics of guesses and of the classification task. Docstrings state the range of values, and whether there is one
+value per example."""
 
 METRICS: dict[str, str] = {
     "accuracy": "privkit.metrics.classification:accuracy",

@@ -1,4 +1,4 @@
-"""Scores of the task: accuracy, MCC and AUC, each with its interval."""
+"""Scores of the classification task: accuracy, MCC and AUC, each with a confidence interval."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _delta_method(value: float, influence: Floats, within: tuple[float, float], 
     """Confidence interval of a statistic in the range `within`, from the N records' influences [N], with mean zero.
 
     The statistic's variance is estimated by the variance of the mean influence. The interval is computed on the logit
-    scale of the range; on (-1, 1) this is Fisher's z. The result is None if all influences are 0, or the value is an
+    scale of the range; on (-1, 1) this is Fisher's z. The result is None if all influences are 0, or if the value is an
     end of the range.
 
     Source: Hampel 1974 (the influence curve); Efron and Tibshirani 1993, §22 (the delta method).
@@ -36,7 +36,6 @@ def _delta_method(value: float, influence: Floats, within: tuple[float, float], 
 
 
 def _unknown(value: float, n: int, within: tuple[float, float], reason: str) -> Interval:
-    """The whole range as interval, with the reason why no narrower one is known."""
     method = f"none: {reason}"
     return Interval(value=value, low=within[0], high=within[1], n=n, confidence=CONFIDENCE, method=method)
 
@@ -54,25 +53,25 @@ Whole = NDArray[np.int64]
 class TaskScores:
     """How well a model solves its task on some records; higher is better."""
 
-    # share of records whose class is right; of several labels per record, the share of labels that are right; of
-    # predicted texts, the share of tokens
+    # share in [0, 1] of records with the right class; with several labels per record, share of right labels; for
+    # predicted texts, share of right tokens
     accuracy: Interval
     # Matthews' correlation coefficient in [-1, 1], 0 for a constant guess; None for predicted texts
     mcc: Interval | None = None
-    # area under the ROC curve in [0, 1], the mean over classes; None if no class has both kinds of records
+    # area under the ROC curve in [0, 1], mean over classes; None if no class has positive and negative records
     auc: Interval | None = None
 
     @property
     def defined(self) -> dict[str, Interval]:
-        """The defined scores by name."""
+        """The scores that are not None, by name."""
         scores = {"accuracy": self.accuracy, "mcc": self.mcc, "auc": self.auc}
         return {name: score for name, score in scores.items() if score is not None}
 
 
 def task_scores(scores: Floats, labels: Whole) -> TaskScores:
-    """Accuracy, MCC and AUC of a classifier, from scores [N, L] and classes [N], or 0 and 1 in [N, L].
+    """Accuracy, MCC and AUC of a classifier on N records, from its scores for L classes, [N, L], and the classes [N].
 
-    With several labels per record, a score above 0 predicts the label.
+    If each record has L labels, `labels` is [N, L] of 0 and 1, and a score above 0 predicts a label.
     """
     if labels.ndim == 2:
         predicted, targets, classes = (scores > 0).astype(np.int64), labels, 2
@@ -118,8 +117,8 @@ def accuracy(labels: Whole, predicted: Whole) -> Interval:
 def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
     """Matthews' correlation coefficient in [−1, 1], for any number of classes; 0 if predictions or labels are constant.
 
-    If no prediction is wrong, the interval's lower limit is the MCC of a classifier with the observed class shares
-    whose error rate is Clopper–Pearson's upper limit, since the delta method does not apply. L labels per record,
+    If no prediction is wrong, the delta method does not apply. The interval's lower limit is then the MCC of a
+    classifier with the observed class shares and with Clopper–Pearson's upper limit as error rate. L labels per record,
     [N, L], count as dependent.
 
     Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
@@ -149,10 +148,11 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 
 
 def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
-    """Area under the ROC curve of L classes [N, L], each against the rest, averaged over classes.
+    """Area under the ROC curve of L classes, each against the rest, averaged over classes; `scores` and `targets` [N,
+    L].
 
     Ties count one half. If all pairs are ranked correctly, each class gets Clopper–Pearson's limit for its number of
-    disjoint pairs; the limits hold jointly. None if no class has both positive and negative records.
+    disjoint pairs; the limits hold jointly. The result is None if no class has both positive and negative records.
 
     Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (the
     contribution of each record to one area; the mean over classes is derived).

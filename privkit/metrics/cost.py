@@ -21,9 +21,8 @@ FLOAT = 4  # bytes of a number on the wire: float32
 
 def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
     """Share of its smashed data that a client sends, in [0, 1], on average over messages (mixed batches) and clients.
-
-    `weights` are `Release.weights` [M, k, T]; of the k seats of a message, only those `present` count.
-    """
+    `weights` [M, k, T] are the mixing weights of k clients for T tokens in M messages; a weight of 0 is not sent, and
+    None means that all is sent. Only clients with `present` [M, k] count."""
     if weights is None:
         return 1.0
     kept = (weights > 0).double().mean(-1)
@@ -33,7 +32,7 @@ def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
 def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: torch.device) -> int:
     """The largest number of bytes in use while `work` runs, including the tensors in `resident`.
 
-    On CUDA it is `max_memory_allocated`, whose running maximum is reset; before, an uncounted run lets cuBLAS allocate
+    On CUDA it is `max_memory_allocated`, whose running maximum is reset. A first, uncounted run lets cuBLAS allocate
     its workspace. A CPU has no such counter: every tensor that an operation returns is counted until its storage is
     freed. This equals the peak in torch's profiler, except for temporary memory inside one kernel (as in convolutions),
     which depends on the processor. `work` must free what it allocates.
@@ -142,7 +141,7 @@ def costs_of(
 
 
 def _travelling(lower: nn.Module) -> int:
-    """How many numbers FedAvg sends: trained weights and running statistics."""
+    """The count of numbers that FedAvg sends: trained weights and running statistics."""
     trained = sum(p.numel() for p in lower.parameters() if p.requires_grad)
     weights = dict(lower.named_parameters())
     return trained + sum(
@@ -151,7 +150,6 @@ def _travelling(lower: nn.Module) -> int:
 
 
 def _macs(lower: nn.Module, companion: nn.Module | None, record: Tensor) -> tuple[int, int, int]:
-    """Count of numbers in an image's smashed data, and multiply-accumulates of a forward pass and a training step."""
     from torch.utils.flop_counter import FlopCounterMode  # it loads triton
 
     lower.eval()  # no dropout, and no batch statistics of a single image
@@ -191,7 +189,7 @@ def _peak(lower: nn.Module, companion: nn.Module | None, record: Tensor, batch_s
 
 @contextmanager
 def _countable() -> Iterator[None]:
-    """A block in which attention runs as plain matrix products, because torch's counter misses some fused kernels."""
+    """A context in which attention runs as plain matrix products, because torch's counter misses some fused kernels."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -1,4 +1,4 @@
-"""Checks the setting `features` before a network is loaded."""
+"""Checks the names of networks in the setting `features` before a network is loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRUNKS = ("alex", "vgg", "squeeze")  # the trunks of LPIPS
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise `UsageError` for two networks of one kind or an unknown network; the message lists the allowed names."""
+    """Raise `UsageError` for an unknown trunk of LPIPS, a classifier without a path, or two networks of one kind."""
     kinds = [network_kind(name) for name in names]
     if len(kinds) > len(set(kinds)):
         allowed = "one network, one lpips:TRUNK and one classifier at most"
@@ -23,6 +23,6 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def network_kind(name: str) -> str:
-    """The kind of a network by its name: "lpips", "classifier", or empty for a feature network."""
+    """The kind of a network from its name: "lpips", "classifier", or "" for a feature network."""
     kind = name.partition(":")[0]
     return kind if kind == "classifier" or name.startswith("lpips:") else ""

@@ -18,7 +18,7 @@ from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknow
 from privkit.torch_utils.out_of_memory import in_chunks, ran_out
 
 _CHUNK = 64
-_EMBEDDED_SIZE = 96  # it separates small pictures better than the size used in training
+_EMBEDDED_SIZE = 96  # separates small pictures better than the size used in training
 _KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
 _ELSEWHERE = (
     "take embedded (pip install 'privkit-sl[features]'), dlib for faces (pip install 'privkit-sl[faces]'), or "
@@ -28,14 +28,14 @@ _ELSEWHERE = (
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureNetwork:
-    """A frozen network from n images to F features each, computed without gradients.
+    """A frozen network that maps each image to F features, without gradients.
 
     >>> network = FeatureNetwork(label="mean color", body=lambda x: x.mean((2, 3)))
     >>> network(torch.full((2, 1, 4, 4), 0.5)).tolist()
     [[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]]
     """
 
-    label: str  # name for the row: the network, its image size, and the first twelve digits of the weights' SHA-256
+    label: str  # name in result rows: the network, its image size, and the first twelve digits of the weights' SHA-256
     body: Callable[[Tensor], Tensor]  # prepared images [n, 3, S, S] -> features [n, F]
     size: int | None = None  # S in pixels, to which images are resized; None if the network takes any size
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)  # number subtracted from each channel of images in [0, 1]
@@ -43,7 +43,7 @@ class FeatureNetwork:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Features [N, F] of images [N, 1 or 3, H, W] in [0, 1]; NaN or another shape raises `UsageError`."""
+        """Features [N, F] of images [N, 1 or 3, H, W] in [0, 1]. Raises `UsageError` for another shape or NaN."""
         if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
             raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
         if not images.isfinite().all():
@@ -60,14 +60,15 @@ class FeatureNetwork:
 
 
 def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNetwork:
-    """Load the feature network that the user named.
+    """Load the feature network with this name.
 
     "timm:MODEL" and "torchvision:MODEL" load pretrained weights, from the library's cache or by download; the features
     are the classifier's input. "file:PATH" loads TorchScript from images [N, 3, H, W] in [0, 1] to features [N, F]; if
     the module has a whole number `image_size`, images are resized to it. "embedded" is EfficientNet-Lite0 from two
-    packages (ImageNet features for any picture). "dlib" is a face descriptor for aligned face crops. A `UsageError`
-    says that there is no such network, or that it does not return one vector per image; a `DataError` that weights,
-    file or packages are missing.
+    packages (ImageNet features for any picture). "dlib" is a face descriptor for aligned face crops.
+
+    Raises `UsageError` for an unknown network, or if the network does not return one vector per image. Raises
+    `DataError` if weights, file or packages are missing.
 
     Source: Yao et al., patch shuffling, §V-A, use an ImageNet ResNet18 for CIFAR-10, and FaceNet (Schroff et al. 2015)
     for faces.
@@ -95,7 +96,6 @@ def _timm(name: str, device: torch.device) -> FeatureNetwork:
 
 
 def _torchvision(name: str, device: torch.device) -> FeatureNetwork:
-    """A torchvision classifier without its last layer."""
     from torchvision import models
 
     known = models.list_models(module=models)
@@ -145,7 +145,6 @@ def _embedded(_: str, device: torch.device) -> FeatureNetwork:
 
 
 def _dlib(_: str, device: torch.device) -> FeatureNetwork:
-    """dlib's face descriptor of 128 numbers; its weights come from a package."""
     try:
         import dlib
         from face_recognition_models import face_recognition_model_location
@@ -167,14 +166,13 @@ def _dlib(_: str, device: torch.device) -> FeatureNetwork:
 
 
 class _Pooled(nn.Module):
-    """The spatial mean of an EfficientNet's last feature maps, without its classifier."""
+    """The mean over positions of an EfficientNet's last feature maps: images [N, 3, S, S] -> features [N, 1280]."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images [N, 3, S, S] -> features [N, 1280]."""
         maps: Tensor = self.model.extract_features(images)
         return maps.mean((2, 3))
 
@@ -188,7 +186,7 @@ def _module(
 
 
 def hash_weights(model: nn.Module) -> str:
-    """SHA-256 of a module's parameter names and weights."""
+    """The SHA-256 of the names and values of a module's weights and buffers, as hexadecimal text."""
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode())

@@ -28,24 +28,24 @@ from privkit.metrics.perceptual import (
 )
 
 _PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
-"""Packages that compute a kind of network, beside torch, torchvision and timm."""
+"""Kind of a feature network -> the packages that compute it, besides torch, torchvision and timm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Perception:
-    """Networks and metrics that score reconstructions, in addition to pixel metrics."""
+    """Networks and the user's own metrics that score reconstructions, in addition to pixel metrics."""
 
-    network: FeatureNetwork | None = None  # for F-SIM and identification, or None
-    trunk: str = ""  # trunk of LPIPS, or ""
-    classifier: FeatureNetwork | None = None  # classifier of guesses, or None
-    learns: bool = False  # whether the classifier is one that `fitted` trains
-    own: Mapping[str, ImageMetric] = field(default_factory=dict)  # label -> metric of a user's own
+    network: FeatureNetwork | None = None  # feature network for F-SIM and identification; None computes neither
+    trunk: str = ""  # trunk of LPIPS: "alex", "vgg" or "squeeze"; "" computes no LPIPS
+    classifier: FeatureNetwork | None = None  # recognizes the classes of guesses; None computes no such score
+    learns: bool = False  # whether `fitted` trains the classifier
+    own: Mapping[str, ImageMetric] = field(default_factory=dict)  # label -> the user's own metric
 
     @classmethod
     def of(
         cls, names: Sequence[str], device: torch.device, own: Mapping[str, ImageMetric] = MappingProxyType({})
     ) -> Perception:
-        """Load the networks and metrics that a user named, at most one name of each kind.
+        """Load the networks that a user named, at most one of each kind, and keep the user's `own` metrics by label.
 
         Kinds are a feature network (see `feature_network`); "lpips:alex", "lpips:vgg" or "lpips:squeeze"; and
         "classifier" (trained here) or "classifier:PATH", a TorchScript file from images [N, 3, H, W] in [0, 1] to
@@ -66,7 +66,7 @@ class Perception:
 
     @property
     def directions(self) -> dict[str, bool]:
-        """For each of the user's own metrics, whether a higher value means a closer guess."""
+        """For each of the user's own metrics, by column, whether a higher value means a closer guess."""
         return {column(metric): metric.higher_is_closer for metric in self.own.values()}
 
     @property
@@ -75,7 +75,8 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """A copy for the images of one seed: a classifier from a file is checked, or one is trained on `known`."""
+        """Return a copy for the images of one seed. Its classifier is trained on `known`, the adversary's images, or is
+        given and checked. Raises `UsageError` if a given classifier does not fit the number of classes."""
         if self.learns:
             return replace(self, classifier=taught(known, classes, seed))
         if self.classifier is not None:
@@ -84,12 +85,12 @@ class Perception:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the networks with the hash or version of their weights, for the result row."""
+        """Names of the networks and of the user's metrics, with the hash or version of a network's weights."""
         names = [one.label for one in (self.network, self.classifier) if one is not None]
         return (*names, *([f"lpips:{self.trunk} 0.1"] if self.trunk else []), *self.own)
 
     def contents(self) -> dict[str, str]:
-        """Hash of each network's weights, by name. A classifier trained here is left out: seed and images fix it."""
+        """Hash of each network's weights by name; a classifier trained here is left out, as seed and images fix it."""
         hashes = {}
         for loaded in (self.network, None if self.learns else self.classifier):
             if loaded is not None:
@@ -105,7 +106,8 @@ class Perception:
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Values [N] by metric, for originals and guesses [N, C, H, W]; `recognized` only if `labels` are given."""
+        """Values [N] of each metric, for originals and guesses [N, C, H, W] in [0, 1]. The key "recognized" exists only
+        if `labels` [N] are given and a classifier is used."""
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identity": identity(truth, guess, self.network)}
@@ -116,7 +118,7 @@ class Perception:
         return values | {column(metric): own_values(metric, truth, guess) for metric in self.own.values()}
 
     def floors(self, truth: Tensor, labels: Tensor) -> tuple[str, ...]:
-        """Sentences with reference values: the F-SIM of different originals, and the classifier's accuracy."""
+        """Sentences with reference values: the F-SIM of different originals, and the share of recognized originals."""
         sentences = []
         if self.network is not None:
             floors = f_sim_floors(truth, labels, self.network)

@@ -1,4 +1,4 @@
-"""Perceptual, identity and recognition metrics with networks that the user names; one value per image."""
+"""Perceptual, identity and recognition metrics, one value per image, by networks that the user names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 
 _CHUNK = 1_000
-_LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
+_LPIPS_SIDE = 64  # smaller images vanish in LPIPS's pooling layers
 
 
 def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
@@ -34,7 +34,7 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 
 
 def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict[str, float]:
-    """Reference values for `f_sim`: the mean over all pairs of originals of the "same_class", and of "other_class".
+    """Reference values for `f_sim`: its mean over pairs of different originals, by "same_class" and "other_class".
 
     A guess whose score is not higher reveals at most the class of the image. A key without pairs is left out.
 
@@ -55,7 +55,7 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
 
 
 def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
-    """Whether a guess identifies its original, 1 or 0 for each of N images; the mean is the share of identified ones.
+    """Whether a guess identifies its original, 1 or 0 for each of N images.
 
     A guess counts if its own original is, by cosine, the nearest of all originals (rank-1 identification). A random
     guess counts with probability 1/N.
@@ -84,7 +84,7 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
 
 
 def lpips_weights(net: str) -> str:
-    """First digits of the SHA-256 of LPIPS's weights, for provenance; arguments as in `lpips`."""
+    """The first 12 hexadecimal digits of the SHA-256 of LPIPS's weights, for provenance; `net` is the trunk."""
     return hash_weights(_lpips_model(net))[:12]
 
 
@@ -104,7 +104,6 @@ def _lpips_model(net: str) -> Any:
 
 
 def _lpips_input(images: Tensor) -> Tensor:
-    """Images scaled to [−1, 1], with three channels, and enlarged if necessary."""
     images = images.float().expand(-1, 3, -1, -1)
     smallest = min(images.shape[2:])
     if smallest < _LPIPS_SIDE:
@@ -113,7 +112,6 @@ def _lpips_input(images: Tensor) -> Tensor:
 
 
 def _unit(features: Tensor) -> Tensor:
-    """Features [N, ...] scaled to length 1; zero features stay zero."""
     return functional.normalize(features, dim=1)
 
 
@@ -125,11 +123,11 @@ def _values(values: Tensor) -> Values:
 _CHANNELS = 16
 _SIDE = 7  # side of the maps that the last layer reads, at most
 _BATCH, _STEPS, _RATE = 64, 400, 5e-3
-_JITTER = 0.1  # standard deviation of the noise on the images it learns from: guesses are not clean
+_JITTER = 0.1  # standard deviation of the noise on training images, since guesses are noisy, too
 
 
 def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:
-    """Whether a classifier assigns the original's class to the guess, 1 or 0 for each image; the mean is an accuracy.
+    """Whether the classifier assigns the class of the original (`labels` [N]) to each guess, 1 or 0: [N].
 
     `recognized_floors` gives reference values, from unrelated images and from the originals.
 
@@ -140,22 +138,21 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
 
 def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
-    """Reference values for `recognized`: its mean on "originals", and over all pairs of different ones
-    ("other_originals").
+    """Reference values for `recognized`. "originals" is its mean if each guess is the original itself, and
+    "other_originals" if each guess is another original, averaged over all pairs.
 
     Source: privkit's own.
     """
     right = torch.from_numpy(recognized(labels, truth, classifier))
     seen = classifier(truth).argmax(1).cpu()
-    as_often = (seen == labels.cpu().unsqueeze(1)).sum(1)  # originals that look like each one's class
+    as_often = (seen == labels.cpu().unsqueeze(1)).sum(1)  # originals recognized as each one's class
     others = (as_often - right) / max(1, len(truth) - 1)
     return {"originals": float(right.mean()), "other_originals": float(others.mean())}
 
 
 def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
-    """Train a small convolutional classifier on labeled images that are not attacked: images to scores of L classes,
-    [N, L].
-    """
+    """Train a small convolutional classifier on labeled images that are not attacked. It maps N images to scores [N, L]
+    of L = `classes` classes."""
     _check_one_label(known)
     if not len(known):
         raise UsageError("classifier is trained on auxiliary images, and there are none; raise the budget's auxiliary")
@@ -178,7 +175,8 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
 
 def check_classifier(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
-    """The user's classifier after checks; raises `UsageError` if its number of scores or the labels do not fit."""
+    """Return the user's classifier. Raises `UsageError` if its scores are not one for each of `classes`, or if records
+    have several labels."""
     _check_one_label(known)
     given = classifier(known.x[:2]).shape[1]
     if given != classes:

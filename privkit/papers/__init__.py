@@ -45,7 +45,7 @@ PAPERS: Mapping[str, Paper] = {
 
 
 def paper(name: str) -> Paper:
-    """Look up a paper by the name of its folder; a `UsageError` suggests the nearest name."""
+    """Look up a paper by the name of its folder. Raises `UsageError`, with the nearest names, if there is none."""
     if name not in PAPERS:
         raise unknown("paper", name, PAPERS)
     return PAPERS[name]

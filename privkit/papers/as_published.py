@@ -15,7 +15,7 @@ from privkit.papers.dp_cutmixsl.setting import GroupRelease
 from privkit.shared.certificate import Certificate
 
 Paper = Literal["dp_cutmixsl", "accurate_sl"]
-TABLE_1_ORDER = 2.0  # the Rényi order that DP-CutMixSL's Table 1 fixes, beside its δ = .5
+TABLE_1_ORDER = 2.0  # the Rényi order in DP-CutMixSL's Table 1, which also fixes δ = .5
 
 
 def as_published(
@@ -121,7 +121,6 @@ def _setting(mechanism: SplitMechanism) -> GroupRelease:
 
 
 def _accurate_sl(mechanism: SplitMechanism, delta: float) -> Certificate:
-    """Theorem 3.5 at the L2 diameter (as in Table 11, with its factor 2), or Table 11's formula for Laplace noise."""
     if mechanism.labels is not None or not isinstance(mechanism.mixing, NoMixing):
         raise ValueError("accurate split learning releases smashed data without labels and without mixing")
     if not isinstance(mechanism.participation, EveryRound):

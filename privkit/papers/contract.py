@@ -1,4 +1,4 @@
-"""The interface of a paper in this package, and of one claim with our result."""
+"""The interface of a paper in this package, and of one of its claims with our result."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 ONE_RELEASE = "one release: rounds add up only while the lower model does not learn from the same records"
 """The assumption of every published single-release bound."""
 ClaimVerdict = Literal["holds", "fails", "unproven", "reproduced", "differs"]
-"""A statement holds, fails on a counter-example, or lacks a proof; a number is reproduced by its source, or differs."""
+"""A statement "holds", "fails" on a counter-example, or is "unproven"; a number is "reproduced" or "differs"."""
 
 Basis = Literal["reduced", "formula", "print"]
-"""Source of our side: our runs at reduced size, a formula, or other numbers that the paper prints."""
+"""Source of our number: our runs at reduced size, a formula, or other numbers that the paper prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedClaim:
     """One claim of a paper, compared with our result."""
 
-    claim: str  # the paper's statement and its place
-    published: float | None = None  # the published number, or None without one
-    ours: float | None = None  # the number that decides, or None if `why` suffices
-    quantity: str = ""  # meaning of both numbers
-    verdict: ClaimVerdict  # computed from them; see `ClaimVerdict`
+    claim: str  # the paper's statement, with its place in the paper
+    published: float | None = None  # the published number; None if the paper states none
+    ours: float | None = None  # our number, which decides the verdict; None if `why` suffices
+    quantity: str = ""  # the quantity and unit of both numbers
+    verdict: ClaimVerdict  # our verdict on the claim
     why: str  # the reason, in one sentence
-    basis: Basis = "formula"  # what `ours` comes from
+    basis: Basis = "formula"  # source of `ours`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class Paper:
 
     name: str
     title: str
-    citation: str  # authors and short title, as a certificate cites it
-    from_runs: bool = False  # whether its module `figures` can also draw a run folder's models, by `of_run`
+    citation: str  # authors and short title, as in a certificate's source
+    from_runs: bool = False  # whether its module `figures` has `of_run`, which draws the models of a run folder
 
     @property
     def folder(self) -> Path:
@@ -65,18 +65,19 @@ class Paper:
         """Whether the paper has figures (a module `figures` in its folder)."""
         return (self.folder / "figures.py").is_file()
 
-    @cache  # noqa: B019 - one object a paper, which lives as long as the program
+    @cache  # noqa: B019 - there is one object per paper, which lives as long as the program
     def comparisons(self) -> tuple[ComparedClaim, ...]:
         """The paper's claims compared with our results; the first call takes up to a second."""
         return tuple(self._module("comparisons").comparisons())
 
     @property
     def effects(self) -> ModuleType | None:
-        """The module that judges effects on pairs of runs, such as `accurate_sl.effects`; None if there is none."""
+        """The module that judges published differences between two runs, such as `accurate_sl.effects`, or None."""
         return self._module("effects") if (self.folder / "effects.py").is_file() else None
 
     def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
-        """File name -> function that draws the figure; with `run`, also of the run's models. Empty without figures."""
+        """File name -> function that draws the figure; empty if the paper has no figures. With a run folder `run`, the
+        figures of its models are added if the paper has any (`from_runs`)."""
         if not self.pictures:
             return {}
         module = self._module("figures")

@@ -1,4 +1,4 @@
-"""Coverage of a paper: our evidence for every printed number, or the reason why there is none."""
+"""Finds our evidence for every number that a paper prints, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from privkit.papers.orderings import on_other_data, on_record
 from privkit.papers.values import PrintedValue, printed_values
 
 State = Literal["run", "reduced", "formula", "print", "proxy", "configured", "reason"]
-"""Evidence for a printed number, best first: our run of this quantity in the paper's setting; one at reduced size; the
-paper's formula, recomputed; another number that the paper prints; our run of this quantity on other data; a
-configuration for `privkit audit` that was not run; a sentence why there is nothing."""
+"""Evidence for a printed number, best first: our run of this quantity in the paper's setting; our run at reduced size;
+the paper's formula, recomputed; another number that the paper prints; our run of this quantity on other data; a
+configuration for `privkit audit` that was not run; a sentence why there is no evidence."""
 STATES: tuple[State, ...] = get_args(State)
 _QUANTITIES = {"% accuracy": "accuracy", "MSE, images": "mse", "MSE, standardised": "mse"}
-"""How the unit of a printed number begins -> the quantity of `orderings.QUANTITIES` that it is."""
+"""First words of a printed number's unit -> its name in `orderings.QUANTITIES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageEntry:
     """The evidence for some printed numbers or a figure of a paper; read from `coverage.toml` in the paper's folder."""
 
-    table: str  # table, figure or section; one without printed numbers is a figure that is only drawn
-    rows: str = "*"  # pattern of its rows, with * for any text
-    columns: str = "*"  # pattern of its columns
-    # patterns of claims of `Paper.comparisons`, each of which must have a verdict; its basis is the state
+    table: str  # table, figure or section of the paper
+    rows: str = "*"  # pattern of the names of rows, with * for any text
+    columns: str = "*"  # pattern of the names of columns
+    # patterns of claims in `Paper.comparisons`; each must match a claim, whose `basis` is the state of the evidence
     claims: Sequence[str] = ()
-    # methods of the paper, each of which must be in an ordering of the printed quantity that was run
+    # methods of the paper; each must occur in an ordering of the printed quantity that we have run
     methods: Sequence[str] = ()
-    experiment: str = ""  # configuration in the paper's folder `experiments`, without its ending
-    # settings that replace those of the configuration, such as the model
+    experiment: str = ""  # name of a configuration in the paper's folder `experiments`, without ".toml"
+    # settings that replace the settings of the configuration, such as the model
     settings: Mapping[str, Any] = field(default_factory=dict)
-    reason: str = ""  # why there is no better coverage, in a sentence
-    page: str = ""  # page of docs/results with own runs of these quantities in the paper's setting
+    reason: str = ""  # a sentence why there is no better evidence
+    page: str = ""  # page of docs/results with our runs of these quantities in the paper's setting
 
     def matches(self, value: PrintedValue) -> bool:
         """Whether the entry applies to a printed number."""
@@ -53,27 +53,27 @@ class CoverageEntry:
 class Covered:
     """An entry, one state of its evidence (such as "run" or "formula"), and the printed numbers in this state."""
 
-    entry: CoverageEntry  # the entry
-    state: State  # the best state that it can show
-    by: str  # the claims, methods, configuration or reason behind it
-    values: tuple[PrintedValue, ...]  # the printed numbers that no better entry covers
+    entry: CoverageEntry
+    state: State  # the best state of its evidence for these numbers
+    by: str  # the claims, methods, page, configuration or reason that the evidence consists of
+    values: tuple[PrintedValue, ...]  # the printed numbers for which no other entry has better evidence
 
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """All coverage entries of a paper, in order."""
+    """Our evidence for all numbers that a paper prints, as entries in the order of the paper's `coverage.toml`."""
 
     paper: str
     entries: tuple[CoverageEntry, ...]
 
     @cached_property
     def verdicts(self) -> Mapping[str, Basis]:
-        """For each claim with a verdict: the source of our number."""
+        """The source of our number, for each claim that has a verdict."""
         return {one.claim: one.basis for one in paper(self.paper).comparisons()}
 
     @cached_property
     def run(self) -> Mapping[str, frozenset[str]]:
-        """For each method that was run: the quantities that its orderings compare."""
+        """The quantities that published orderings compare, for each method that we have run."""
         found: dict[str, set[str]] = {}
         for one in on_record(self.paper):
             if one.verdict != "not run":
@@ -82,10 +82,8 @@ class Coverage:
         return {name: frozenset(quantities) for name, quantities in found.items()}
 
     def state(self, entry: CoverageEntry, value: PrintedValue | None = None) -> State | None:
-        """The best kind of evidence that an entry has for one printed number; None if there is none.
-
-        For a figure without numbers, `value` is None, and any measured quantity of the figure's methods counts.
-        """
+        """The best kind of evidence that an entry has for one printed number; None if there is none. For a figure
+        without numbers, `value` is None, and any measured quantity of the figure's methods counts."""
         found: list[State | None] = []
         for pattern in entry.claims:
             bases = [basis for claim, basis in self.verdicts.items() if fnmatchcase(claim, pattern)]
@@ -104,9 +102,8 @@ class Coverage:
         return min(shown, key=STATES.index, default=None)
 
     def covered(self) -> Iterator[Covered]:
-        """All entries that apply, once for each kind of evidence, with the numbers they cover. A number is listed only
-        in the entry with its best evidence, or the first such entry.
-        """
+        """Yield all entries that apply, once for each kind of evidence, with the printed numbers they cover. A number
+        is listed only in the entry with its best evidence, or in the first of several such entries."""
         own: dict[tuple[int, State], list[PrintedValue]] = {}
         for value in printed_values(self.paper):
             matching = [place for place, entry in enumerate(self.entries) if entry.matches(value)]
@@ -123,20 +120,20 @@ class Coverage:
             yield Covered(entry=entry, state=state, by=_by(entry, state), values=tuple(own[place, state]))
 
     def missing(self) -> tuple[PrintedValue, ...]:
-        """Printed numbers for which no entry gives evidence or a reason."""
+        """The printed numbers for which no entry gives evidence or a reason."""
         shown = {value for one in self.covered() for value in one.values}
         return tuple(value for value in printed_values(self.paper) if value not in shown)
 
 
 @cache
 def coverage(name: str) -> Coverage:
-    """The evidence that privkit has for every number that a paper prints, or the reason why there is none."""
+    """Load the evidence that privkit has for every number that a paper prints, or the reason why there is none."""
     text = (paper(name).folder / "coverage.toml").read_text(encoding="utf-8")
     return Coverage(paper=name, entries=tuple(CoverageEntry(**entry) for entry in parse_toml(text)["entry"]))
 
 
 def configuration(name: str, entry: CoverageEntry) -> Path:
-    """The configuration file of an entry's experiment; raises `UsageError` if the paper has no such experiment."""
+    """The configuration file of the experiment that a coverage entry names. Raises `UsageError` if there is none."""
     known = {path.stem: path for path in paper(name).experiments}
     if entry.experiment not in known:
         raise UsageError(f"{name} has no experiment {entry.experiment!r}; it has {', '.join(known)}")

@@ -1,9 +1,9 @@
-"""Rules that decide which of two methods is better: by three seeds, or by new seeds whose number is fixed beforehand.
+"""Decides which of two methods is better: by three seeds, or by new seeds whose number is fixed beforehand.
 
 Three seeds decide large differences. For a smaller difference, the mean and spread over three seeds determine how many
 seeds would decide it. This number of *new* seeds is run, and only the new seeds are judged, once. So seeds cannot be
-added until the verdict is favorable. Each of the two tests (of the first three seeds, and of the new ones) has an error
-of 5 %; together they call equal methods unequal in 9 % of cases (simulated).
+added until the verdict is favorable. Each of the two tests (of the first three seeds, and of the new seeds) has an
+error of 5 %; together they call equal methods unequal in 9 % of cases (simulated).
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from math import isfinite, sqrt
 
-PILOT = (0, 1, 2)  # the first seeds, which every experiment has
+PILOT = (0, 1, 2)  # the first three seeds, which every experiment has
 CONFIDENCE = 0.95
 _POWER = 0.8
 _MOST = 10_000
 
 
 def seeds_to_decide(gaps: Collection[float]) -> int | None:
-    """Number of seeds, 2 to 10,000, with which Student's interval excludes 0 with probability 0.8, if differences have
-    the mean and spread of `gaps` (at least two); None if more are needed, for example if the mean difference is 0.
+    """The number of seeds, 2 to 10,000, with which Student's 95 % interval excludes 0 with probability 0.8.
+
+    The differences between two methods are assumed to have the mean and spread of `gaps` (at least two). The result is
+    None if more seeds are needed, for example if the mean difference is 0.
 
     Source: the power of the two-sided t test, by the noncentral t distribution; Julious 2004.
     """
@@ -50,10 +52,9 @@ def decided(gaps: Collection[float]) -> bool:
 
 
 def needed_seeds(gaps: Mapping[int, float]) -> int | None:
-    """Number of new seeds that are needed to decide which of two methods is better; 0 if the first three decide. None
-    if fewer than two of these were run, or if more than 10,000 new seeds would be needed. `gaps` maps seeds to
-    differences.
-    """
+    """The number of new seeds that are needed to decide which of two methods is better; 0 if the first three decide.
+    `gaps` maps seeds to differences. The result is None if fewer than two of the first three seeds were run, or if more
+    than 10,000 new seeds would be needed."""
     first = [gaps[seed] for seed in PILOT if seed in gaps]
     if len(first) < 2:
         return None
@@ -61,9 +62,8 @@ def needed_seeds(gaps: Mapping[int, float]) -> int | None:
 
 
 def counted(gaps: Mapping[int, float]) -> dict[int, float]:
-    """The differences (seed -> difference) that are judged: those of the needed new seeds if all were run; otherwise
-    those of the first three seeds.
-    """
+    """Select the differences (seed -> difference) that are judged. If all needed new seeds were run, these are judged;
+    otherwise the first three seeds are."""
     new, needed = sorted(set(gaps) - set(PILOT)), needed_seeds(gaps)
     if needed and len(new) >= needed:
         return {seed: gaps[seed] for seed in new[:needed]}

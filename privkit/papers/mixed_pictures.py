@@ -21,9 +21,9 @@ _PATCH, _CLASSES = 4, 10
 
 
 def mixed_pictures(methods: Mapping[str, str]) -> Figure:
-    """Draw what mixing defenses release of two digits: the originals, then one picture for each of `methods` (title ->
-    defense that mixes two images or none). The first row mixes the images, the second their smashed data.
+    """Draw what mixing defenses release of two digits: the digits, then one picture for each defense in `methods`.
 
+    `methods` maps titles to texts of defenses. The first row shows the defenses on images, the second on smashed data.
     Smashed data are the tokens of an untrained patch embedding with positions. A token has as many numbers as a patch
     has pixels, so it is drawn as pixels at the place of its patch.
 
@@ -57,7 +57,6 @@ def mixed_pictures(methods: Mapping[str, str]) -> Figure:
 
 
 def _two_digits() -> Tensor:
-    """Two digits of different classes, [2, 1, 28, 28]."""
     pool = parse("datasets", "digits").spec.open(None, download=False, train_images=2).train
     labels = pool.targets()
     images: Tensor = pool.take(np.array([0, int(np.flatnonzero(labels != labels[0])[0])])).x

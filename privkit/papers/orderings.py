@@ -25,19 +25,19 @@ from privkit.shared.interval import Interval
 from privkit.shared.measures import measure
 
 _FIELDS = ("defense", "protocol", "dataset", "model", "partition")
-"""Fields of a row that say which method it is; a method may also name `attack` and `auxiliary`."""
+"""Fields of a result row that identify its method; a method may also name `attack` and `auxiliary`."""
 QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
     "accuracy": lambda row: row.accuracy.value if row.accuracy else None,
     "mse": lambda row: row.recovered["unaligned"]["mse"].value if row.recovered else None,
 }
-"""Quantity that an ordering may compare -> its value in a row of an audit."""
-FLOOR = "mean_image"  # field of a row: the error of the mean own image, a guess without the release
+"""Quantity that an ordering may compare -> function that reads its value from a result row."""
+FLOOR = "mean_image"  # field of a row: the error of guessing the mean of the adversary's images
 Size = Literal["small", "medium"]
-"""Sizes of runs that are smaller than the paper's: minutes on one CPU core, or the paper's network on a GPU."""
+"""Runs smaller than the paper's: "small" takes minutes on one CPU core, "medium" has the paper's network, on a GPU."""
 ROWS_OF: Mapping[Size, str] = {"small": "measured.jsonl", "medium": "medium.jsonl"}
-"""Size -> the file of its rows that ships with the package."""
+"""Size of runs -> the file in this package with their result rows."""
 OrderingVerdict = Literal["agrees", "ordering agrees", "reversed", "undecided", "at the floor", "not run"]
-"""What our rows say about a published ordering."""
+"""Our verdict on a published ordering; see `Judged`."""
 
 
 def floor_of(row: Row) -> float | None:
@@ -48,19 +48,17 @@ def floor_of(row: Row) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Ordering:
-    """A published statement that one method has a larger value of a quantity than another method."""
-
-    claim: str  # the statement
+    claim: str  # the statement, such as "A is more accurate than B"
     source: str  # table or figure of the paper
     better: str  # name of the method with the larger value
-    worse: str  # name of the other method
+    worse: str  # name of the method with the smaller value
     quantity: str = "accuracy"  # one of `QUANTITIES`
-    # row and column of the printed values of `source`, first of the better method; None if the numbers are not printed,
-    # or were printed for other data
+    # row and column of both printed values in `source`, the better method first; None if the numbers are not printed,
+    # or are printed for other data
     numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
 
     def published(self, paper: str) -> float | None:
-        """The printed difference of the two methods, as a share if per cent are printed; None if none is printed."""
+        """The printed difference, better minus worse, with percentages as shares; None if no numbers are printed."""
         if self.numbers is None:
             return None
         better, worse = (printed(paper, self.source, row, column) for row, column in self.numbers)
@@ -69,14 +67,14 @@ class _Ordering:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A quantity of one method, with its value for each seed."""
+    """The values of one quantity of a method, by seed."""
 
     method: str  # the method's name in the paper's orderings
     quantity: str  # one of `QUANTITIES`
     values: Mapping[int, float]  # seed -> value
-    # seed -> the error of the mean own image, where rows have it
+    # seed -> the error of guessing the mean of the adversary's images, for seeds whose rows have it
     floors: Mapping[int, float] = field(default_factory=dict)
-    # mean seconds of a seed, over the rows that say it; an upper bound, since machines were shared
+    # mean seconds of a row, over rows that give seconds; an upper bound, since machines were shared
     seconds: float = 0.0
     size: Size | None = None  # size of the runs; None for a user's runs
 
@@ -95,22 +93,22 @@ class Judged:
     """An ordering of two methods, with its verdict on audits' results."""
 
     ordering: _Ordering  # the published statement
-    published: float | None  # the printed difference, or None
-    # of the values of the same seeds, better minus worse, with Student's 95 % interval; None below two common seeds
+    published: float | None  # the printed difference; None if the numbers are not printed
+    # mean difference over common seeds, better minus worse, with Student's 95 % interval; None below two common seeds
     difference: Interval | None
     # "ordering agrees" if the interval lies above 0, and "agrees" if it also holds the printed difference; "reversed"
-    # if it lies below 0, else "undecided". "at the floor" if neither error is below that of the mean image, so that
-    # nothing is recovered on either side. "not run" without two common seeds.
+    # if it lies below 0; otherwise "undecided". "at the floor" if neither attack has a smaller error than guessing the
+    # mean image, so that both recover nothing. "not run" without two common seeds.
     verdict: OrderingVerdict
-    # new seeds that its first three ask for, 0 if they decide it; see `further_seeds.needed_seeds`
+    # number of new seeds that would decide the ordering; 0 if the first three do; see `further_seeds.needed_seeds`
     needed: int | None = 0
-    hours: float | None = 0.0  # at most, hours of one CPU core for `needed` seeds of both methods
+    hours: float | None = 0.0  # upper bound of the hours of one CPU core for `needed` seeds of both methods
     anew: bool = False  # whether only new seeds were judged
     size: Size | None = None  # size of the judged runs; None for a user's runs
 
 
 def orderings(paper: str) -> tuple[_Ordering, ...]:
-    """The orderings ("A is more accurate than B") that a paper claims, from `orderings.toml` in the paper's folder."""
+    """Load the orderings ("A is more accurate than B") that a paper claims, from its file `orderings.toml`."""
     return tuple(_Ordering(**entry) for entry in _toml(f"privkit.papers.{paper}", "orderings.toml").get("ordering", ()))
 
 
@@ -125,7 +123,8 @@ def needed(paper: str) -> dict[tuple[str, str], None]:
 
 
 def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The quantities in a result row that a paper's orderings need; those that name the row's attack come first."""
+    """The quantities in a result row that a paper's orderings need. If methods name the row's attack, only the
+    quantities of these methods count."""
     methods = _toml("privkit.papers", "methods.toml")
     matching = [(name, quantity) for name, quantity in needed(paper) if _is(row, methods[name])]
     attacked = [(name, quantity) for name, quantity in matching if "attack" in methods[name]]
@@ -134,8 +133,7 @@ def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     """Collect the values (accuracy or attack error) of a paper's methods from result rows, as `audit_rows` returns
-    them. It raises `UsageError` if one method and seed has two values, which come from different runs.
-    """
+    them. Raises `UsageError` if a method has two values for one seed, which then come from different runs."""
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
     measurements = []
     for name, quantity in needed(paper):
@@ -162,16 +160,14 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
 
 
 def recorded(paper: str) -> dict[Size, list[Measured]]:
-    """Size of the experiment -> values of a paper's methods, from the result rows that ship with the package."""
+    """The values of a paper's methods in the result rows that ship with the package, by size of the experiment."""
     return {size: [replace(one, size=size) for one in measured(paper, audit_rows(size=size))] for size in ROWS_OF}
 
 
 def on_record(paper: str) -> list[Judged]:
-    """The verdict on each ordering ("A is more accurate than B") of a paper, from the results that ship with privkit.
-
-    The verdict uses the larger of two experiments, provided that both methods were run there with the first three
-    seeds. If these seeds do not decide, only new seeds are judged (`further_seeds.counted`).
-    """
+    """Judge each ordering ("A is more accurate than B") of a paper by the results that ship with privkit. The verdict
+    uses the larger of two experiments, provided that both methods were run there with the first three seeds. If these
+    seeds do not decide, only new seeds are judged (`further_seeds.counted`)."""
     small, medium = recorded(paper).values()
     whole = {(one.method, one.quantity) for one in medium if set(PILOT) <= set(one.values)}
 
@@ -188,9 +184,8 @@ def ordering_verdicts(
     measurements: Sequence[Measured],
     counted: Callable[[Mapping[int, float]], Mapping[int, float]] = dict,
 ) -> list[Judged]:
-    """The verdict on each ordering of a paper, from differences between runs with equal seeds; `counted` selects the
-    differences (seed -> difference) that are judged, by default all.
-    """
+    """Judge each ordering of a paper by the differences between runs with equal seeds. `counted` selects the
+    differences (seed -> difference) that are judged, by default all."""
     from privkit.reports.seed_intervals import over_values
 
     found = {(one.method, one.quantity): one for one in measurements}
@@ -219,7 +214,7 @@ def ordering_verdicts(
 
 
 def _recovers_nothing(one: Measured) -> bool:
-    """Whether the attack's mean error over all seeds is at least that of guessing the mean image."""
+    """Whether the attack's mean error over all seeds is at least the error of guessing the mean image."""
     known = [seed for seed in one.values if seed in one.floors]
     return bool(known) and sum(one.values[seed] - one.floors[seed] for seed in known) >= 0
 
@@ -233,9 +228,8 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
 
 
 def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
-    """Read result rows from a run folder or a file of JSON lines; if `path` is None, those of this size that ship with
-    privkit. It raises `UsageError` if there is no such file, or if a line is not a result.
-    """
+    """Read result rows from a run folder or a file of JSON lines; None reads the rows of this size that ship with
+    privkit. Raises `UsageError` if the file cannot be read, or if a line is not a result."""
     if path is None:
         name = ROWS_OF[size]
         text = (files("privkit.papers") / name).read_text(encoding="utf-8")

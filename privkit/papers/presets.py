@@ -1,4 +1,4 @@
-"""The papers' own settings by name (presets); a configuration file and flags take precedence over them."""
+"""Reads the papers' own settings by name (presets); a configuration file and flags take precedence over them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def presets() -> dict[str, Path]:
     return {path.stem: path for name in PAPERS for path in paper(name).presets}
 
 
-PUBLISHED_WORK = {"escalate": 0}  # a paper's attack trains as long as in the paper, even if it fails
+PUBLISHED_WORK = {"escalate": 0}  # a paper's attack trains as long as in the paper, also if it fails
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Settings of a paper's preset by its name, as input for `resolve`; a `UsageError` suggests the nearest name."""
+    """Read the settings of a preset, as input for `resolve`. Raises `UsageError` if there is no such preset."""
     known = presets()
     if name not in known:
         raise unknown("preset", name, known)
@@ -29,16 +29,14 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def preset_settings(path: Path) -> dict[str, Any]:
-    """The settings of a file. If the file names a preset, the file's settings take precedence over the preset's."""
+    """Read the settings of a file. If it names a preset, the file's settings take precedence over the preset's."""
     given = read_toml(path)
     named = given.pop("preset", None)
     return given if named is None else overridden(preset(str(named)), given)
 
 
 def overridden(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a preset, with the user's settings in place of the preset's; in `training`, each option is replaced
-    separately.
-    """
+    """Merge a preset's settings with the user's, which take precedence; options of `training` are merged one by one."""
     merged = {**settings, **given}
     own = given.get("training")
     if isinstance(own, str):

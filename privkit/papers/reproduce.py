@@ -37,20 +37,20 @@ class Work:
     """One audit result (a defense, an attack and a seed) that a published ordering or effect needs."""
 
     experiment: str  # the experiment's configuration, such as cutmixsl/table_2_small
-    config: AuditConfig  # an audit of this cell alone
-    row: dict[str, Any]  # the method's own data and model, which the result names at any scale
-    quantities: tuple[str, ...]  # the recorded quantities
+    config: AuditConfig  # an audit with this result alone
+    row: dict[str, Any]  # fields that identify the method; dataset and model are the experiment's at any scale
+    quantities: tuple[str, ...]  # the quantities to be recorded: "accuracy", "mse"
 
 
 def work(
     experiment: str, path: Path, changes: Mapping[str, Any], judged: str = "", runs: Collection[tuple[str, str]] = ()
 ) -> Iterator[Work]:
-    """The audits (one defense, attack and seed each) of an experiment whose results a paper's orderings need.
+    """Yield the audits (one defense, attack and seed each) of an experiment whose results a paper's orderings need.
 
     Args:
         experiment: name of the experiment, such as cutmixsl/table_2_small, whose settings are in the file `path`.
         changes: settings that replace the experiment's own; results still name the experiment's data and model.
-        judged: the paper whose orderings are meant; by default the experiment's paper.
+        judged: the paper with the orderings; by default the experiment's paper.
         runs: pairs (experiment, defense) of additional audits, whose results also name their experiment.
     """
     judged = judged or experiment.partition("/")[0]
@@ -80,7 +80,7 @@ def work(
 
 
 def measure_cell(one: Work, out: Path) -> dict[str, Any]:
-    """Compute one result, and return its row with the orderings' quantities; raises `UsageError` if this fails."""
+    """Compute one result, and return its row with the needed quantities. Raises `UsageError` if the audit fails."""
     run = run_audit(one.config, out=out / one.config.fingerprint)
     (row,) = run.rows
     trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack
@@ -90,17 +90,15 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
     if "mse" in found and (floor := floor_of(row)) is not None:
         found[FLOOR] = floor
     own = {"dataset": one.config.dataset.label, "model": one.config.model.label}
-    ran = {name: label for name, label in own.items() if label != one.row[name]}  # at tiny scale they are smaller ones
+    ran = {name: label for name, label in own.items() if label != one.row[name]}  # smaller ones at tiny scale
     rounded = {name: round(value, 6) for name, value in found.items()}
     return {**one.row, **rounded, **({"ran": ran} if ran else {})}
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
-    """The audits (one defense, attack and seed each) that are needed to judge a table of a paper, by orderings and
-    effects.
-
-    Below the paper's scale, reduced experiments of other papers are used as well, because papers share methods.
-    """
+    """The audits (one defense, attack and seed each) that are needed to judge a table of a paper. A table is judged by
+    orderings ("A is more accurate than B") and by effects, i.e. differences that a bug of released code may cause.
+    Below the paper's scale, reduced experiments of other papers are used as well, because papers share methods."""
     if table not in tables(name):
         raise unknown(f"table of {name}", table, tables(name))
     methods = {(own, one.quantity) for one in orderings(name) if one.source == table for own in (one.better, one.worse)}
@@ -145,7 +143,7 @@ def reproduce(
         out: the folder for the audits' results.
 
     Raises:
-        UsageError: if there is no such paper, table or scale, or the table cannot be measured; the message says why.
+        UsageError: if there is no such paper, table or scale, or if the table cannot be measured.
     """
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
@@ -163,13 +161,13 @@ def reproduce(
 
 
 def methods_of(name: str, one: Work) -> set[tuple[str, str]]:
-    """The pairs of method and quantity in the paper's orderings to which a result belongs."""
+    """The pairs of method and quantity in the paper's orderings to which a result contributes."""
     row = {**one.row, **dict.fromkeys(one.quantities, 0.0)}
     return {(each.method, each.quantity) for each in measured(name, [row]) if each.values}
 
 
 def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment's settings, changed for the embedded digits, so that each result takes seconds."""
+    """The settings that replace an experiment's own at tiny scale, so that each result takes seconds."""
     model = str(settings.get("model", ""))
     cut = "embedding" if "cut=embedding" in model else "block1"
     small: dict[str, Any] = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}

@@ -1,4 +1,4 @@
-"""A table of a paper, judged on new measurements; results at tiny scale ship with the package."""
+"""Judges a table of a paper on new measurements; results at tiny scale ship with the package."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from privkit.papers.orderings import Judged, Measured, OrderingVerdict, measured
 from privkit.papers.values import printed, printed_values
 
 Scale = Literal["tiny", "small", "medium", "paper"]
-"""Scale of a run: embedded digits, seconds per cell; the paper's own data at reduced size; the paper's network as well;
-or as in the paper."""
+"""Scale of an experiment: digits that ship with privkit, seconds per result; the paper's data at reduced size; also the
+paper's network; or as in the paper."""
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
@@ -27,16 +27,18 @@ class Reproduced:
     """A table of a paper, with new measurements and verdicts."""
 
     paper: str  # the paper's name
-    table: str  # the table
+    table: str  # the table's name
     scale: Scale  # scale of the measurement
-    claims: tuple[ComparedClaim, ...]  # claims that need no audit
-    methods: tuple[Measured, ...]  # the measured quantities of each method, with `published` beside them
-    # (method, quantity) -> printed number, as a share if the paper prints per cent
+    claims: tuple[ComparedClaim, ...]  # the table's claims by formula and printed numbers, and its effects
+    methods: tuple[Measured, ...]  # the measured quantities of each method
+    # (method, quantity) -> printed number; accuracies as shares of 1
     published: Mapping[tuple[str, str], float]
     orderings: tuple[Judged, ...]  # the verdict on each printed ordering
 
     def verdict(self, method: Measured) -> str:
-        """Whether the printed number lies in the measured interval; not compared below the paper's scale."""
+        """Compare a method's printed number with its measured interval: "agrees" if the number lies inside, otherwise
+        "differs". The verdict is "other scale" below the paper's scale, and empty without a printed number or an
+        interval."""
         number, interval = self.published.get((method.method, method.quantity)), method.interval
         if number is None or interval is None:
             return ""
@@ -46,7 +48,7 @@ class Reproduced:
 
 
 def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str, Any]]) -> Reproduced:
-    """A table of a paper, judged on the result rows that `measure_cell` returned at this scale."""
+    """Judge a table of a paper on the result rows that `measure_cell` returned at this scale."""
     found = measured(name, rows)
     return Reproduced(
         paper=name,
@@ -66,7 +68,7 @@ def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str,
 
 @cache
 def committed() -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """(paper, table) -> shipped result rows at tiny scale, with seconds, machine and date."""
+    """The result rows at tiny scale that ship with the package, by (paper, table), with seconds, machine and date."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in (files("privkit.papers") / "tiny.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -75,7 +77,7 @@ def committed() -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def tiny_verdicts(name: str) -> dict[tuple[str, str], OrderingVerdict]:
-    """(table, claim) -> verdict on a paper's ordering from the shipped result rows at tiny scale."""
+    """The verdicts on a paper's orderings at tiny scale, by (table, claim), from result rows that ship with privkit."""
     of_tables = [
         judged_rows(name, table, "tiny", rows).orderings for (own, table), rows in committed().items() if own == name
     ]
@@ -90,13 +92,14 @@ def tables(name: str) -> list[str]:
 
 
 def claim_patterns(name: str, table: str) -> list[str]:
-    """Patterns that match the claims that a table supports."""
+    """Patterns of the claims that a table supports, with * for any text."""
     entries = (entry for entry in coverage(name).entries if entry.table == table)
     return [f"{table},*", *(pattern for entry in entries for pattern in entry.claims)]
 
 
 def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[ComparedClaim]:
-    """The compared claims that a table supports; claims on effects use the given rows, if these measured effects."""
+    """The compared claims that a table supports. Claims on differences between runs are judged on `rows` if they hold
+    these runs, otherwise on results that ship with privkit."""
     effects, patterns = paper(name).effects, claim_patterns(name, table)
     anew = {one.claim: one for one in effects.comparisons(rows)} if effects is not None and rows else {}
     shown = {**{one.claim: one for one in paper(name).comparisons()}, **anew}.values()

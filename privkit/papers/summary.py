@@ -1,4 +1,4 @@
-"""What holds, what fails and what is open of a paper, in words that are written from the verdicts."""
+"""Summarizes a paper's claims in words, from the verdicts: which hold, which fail, and which are open."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def three_sentences(name: str) -> tuple[str, ...]:
 
 
 def findings(name: str) -> dict[str, list[str]]:
-    """The parts, at least one each, of the sentences "What holds", "What fails" and "What is open" on a paper."""
+    """The parts of three sentences on a paper, by their beginning "What holds", "What fails" or "What is open"."""
     compared = paper(name).comparisons()
     ran: list[tuple[str, str]] = [(one.claim, one.verdict) for one in compared if one.basis == "reduced"]
     ran += [(one.ordering.claim, one.verdict) for one in on_record(name)]
@@ -62,14 +62,12 @@ def findings(name: str) -> dict[str, list[str]]:
 
 
 def _data(name: str) -> str:
-    """A phrase for a paper whose methods ran on digits instead of the paper's data; empty for other papers."""
     return " on digits instead of the paper's data" * any(on_other_data(method) for method, _ in needed(name))
 
 
 def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
-    """Where in the paper the claims with these verdicts are made, such as "Table 11 (2 of 24)": one text, after its
-    words, for each kind of check in `words`.
-    """
+    """Yield one text for each kind of check in `words`: the places in the paper of the claims with these verdicts. A
+    place is such as "Table 11 (2 of 24)", if 2 of the 24 claims of Table 11 have a verdict in `verdicts`."""
     for basis, by in words.items():
         of_basis = [one for one in compared if one.basis == basis]
         places = dict.fromkeys(_place(one.claim) for one in of_basis if one.verdict in verdicts)

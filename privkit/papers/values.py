@@ -12,21 +12,21 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedValue:
-    """One number that a paper prints."""
+    """One number that a paper prints, with its place."""
 
-    table: str  # table, figure or section of the paper, with row and column
-    row: str
-    column: str
-    value: float | None  # as printed; None if the cell holds words, which `note` then gives
-    spread: float | None  # the number after ±, or None
-    unit: str  # unit, and the range of the data for an error of images
+    table: str  # table, figure or section of the paper
+    row: str  # row of the table
+    column: str  # column of the table
+    value: float | None  # the number as printed; None if words are printed, which `note` then gives
+    spread: float | None  # the number after ±; None if there is none
+    unit: str  # unit of the number; for an error of images, also their range
     line: int  # the line of the paper's text with this value
-    note: str  # beside a setting, why the experiments of `privkit.papers` take another one
+    note: str  # words printed instead of a number; for a setting, why privkit's experiments use another value
 
 
 @cache
 def printed_values(paper: str) -> tuple[PrintedValue, ...]:
-    """All numbers that a paper prints, in the paper's order; `paper` is the name of its folder."""
+    """Read all numbers that a paper prints, in the paper's order; `paper` is the name of its folder."""
     text = (files(f"privkit.papers.{paper}") / "values.csv").read_text(encoding="utf-8")
     reading: dict[str, Callable[[str], Any]] = {"value": _number, "spread": _number, "line": int}
     return tuple(
@@ -46,7 +46,7 @@ def _number(cell: str) -> float | None:
 
 
 def printed(paper: str, table: str, row: str, column: str) -> float:
-    """One number that a paper prints, by its table, row and column; raises `KeyError` if it prints no such number."""
+    """One number that a paper prints, by its table, row and column. Raises `KeyError` if there is no such number."""
     for value in printed_values(paper):
         if (value.table, value.row, value.column) == (table, row, column) and value.value is not None:
             return value.value

@@ -1,1 +1,1 @@
-"""Parts (defenses, attacks, datasets, …) by name: from tables, entry points and import paths."""
+"""Finds parts (defenses, attacks, datasets, …) by name: in tables, entry points and import paths."""

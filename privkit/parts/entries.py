@@ -1,4 +1,4 @@
-"""Descriptions of parts, which `privkit list` and `privkit describe` show, from their fields and docstrings."""
+"""Describes parts (defenses, attacks, …) by their fields and docstrings, for `privkit list` and `privkit describe`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from privkit.parts.registry import NAME, load, part_table, plug_ins
 
 
 def misnamed(kind: str) -> list[str]:
-    """Plug-ins of one kind that are ignored, because their names are not usable in paths, tables or commands."""
+    """Names of plug-ins of one kind that are ignored, because the names are not usable in paths, tables or commands."""
     return sorted({entry.name for entry in plug_ins(kind) if not NAME.match(entry.name)})
 
 
 def part_entries(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of a kind (such as "defenses"): name, docstring, and options with defaults and ranges."""
+    """Describe all parts of a kind (such as "defenses"), each by a table: name, docstring, and options with defaults.
+    The summary of a plug-in that cannot be loaded starts with "broken: "."""
     rows = []
     for name, target in sorted(part_table(kind).items()):
         try:
@@ -34,7 +35,8 @@ def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
 
 
 def describe_part(name: str, target: Any) -> dict[str, Any]:
-    """Describe one part (defense, attack, …), registered or from a plug-in, as an entry of `part_entries`."""
+    """Describe one part (defense, attack, …), registered or a user's own, as an entry of `part_entries`. Raises
+    `UsageError` if `target` is neither a class, a function nor a dataclass."""
     spec = dataclasses.is_dataclass(target)
     if not (spec or isinstance(target, type) or callable(target)):
         raise UsageError("it is neither a class, a function nor a dataclass")
@@ -49,7 +51,6 @@ def describe_part(name: str, target: Any) -> dict[str, Any]:
 
 
 def _allowed(target: Any) -> dict[str, str]:
-    """The allowed values of each option, from its annotation; for a model, also its cut layers."""
     try:
         words = allowed(target if isinstance(target, type) else type(target))
     except (NameError, TypeError) as error:  # a plug-in's annotations may be faulty
@@ -70,7 +71,7 @@ def text_of(part: object) -> str:
 
 
 def source_of(part: object) -> str:
-    """The "Source:" section of a docstring, in one line; empty if there is none."""
+    """The "Source:" section of a part's docstring, in one line; empty if there is none."""
     lines = _lines(part)
     start = next((number for number, line in enumerate(lines) if line.startswith("Source:")), len(lines))
     end = next((number for number in range(start, len(lines)) if not lines[number].strip()), len(lines))
@@ -78,7 +79,7 @@ def source_of(part: object) -> str:
 
 
 def meanings_of(cls: type) -> dict[str, str]:
-    """The meanings of a class's fields, from its and its base classes' "Attributes" sections: name -> meaning."""
+    """The meanings of a class's fields by name, from the "Attributes" sections of the class and its base classes."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         lines = _lines(base)

@@ -1,4 +1,4 @@
-"""A user's own part by its import path: checks its attributes, and calls a function that returns the part."""
+"""Imports a user's own part: checks its attributes, and accepts a function that returns a dataset or a model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _CONTRACTS: dict[str, tuple[str, ...]] = {
     "models": ("build", "domain"),
     "metrics": ("__call__", "name", "higher_is_closer"),
 }
-"""Kind -> what a user's own object must have to be a part of it."""
+"""Kind of parts -> attributes that a user's own object of this kind must have."""
 _FUNCTIONS = {"datasets": "privkit.domains.images.own:FromFunction", "models": "privkit.models.imported:FromFunction"}
-"""Kind -> the specification of a part that is a user's own function."""
+"""Kind of parts -> the class that makes a part of a user's own function."""
 
 
 def kind_noun(kind: str) -> str:
@@ -27,7 +27,8 @@ def kind_noun(kind: str) -> str:
 
 
 def is_own_name(name: str, names: Container[str]) -> bool:
-    """Whether a name is the import path of a user's own part, rather than one of the registered `names`."""
+    """Whether a name is the import path of a user's own part, rather than one of the registered `names`. Raises
+    `UsageError` for a registered name that is followed by unreadable options."""
     registered, colon, rest = name.partition(":")
     if colon and registered in names:
         raise UsageError(
@@ -41,7 +42,7 @@ def kinds_of(target: object) -> list[str]:
     if isinstance(target, FunctionType):
         return list(_FUNCTIONS)
     kinds = [kind for kind, names in _CONTRACTS.items() if all(hasattr(target, name) for name in names)]
-    return kinds or ["models"] * _is_module(target)  # one of two segments, of which `own` says what is missing
+    return kinds or ["models"] * _is_module(target)  # one of a model's two segments; `own` names the missing one
 
 
 def _is_module(target: object) -> bool:
@@ -51,7 +52,8 @@ def _is_module(target: object) -> bool:
 
 
 def own(kind: str, path: str) -> Any:
-    """Import a user's own part: a dataclass, or an instance whose field values are the defaults."""
+    """Import a user's own part: a dataclass, or an instance whose field values are the defaults. Raises `UsageError` if
+    the object lacks an attribute that parts of this kind must have."""
     singular = kind_noun(kind)
     if kind not in _CONTRACTS:
         raise UsageError(f"a {singular} has no import path, got {path}; privkit list {kind} names those that there are")

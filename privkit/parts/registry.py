@@ -1,4 +1,4 @@
-"""Builds parts from names, found in tables and entry points; for an unknown name, the nearest name is suggested."""
+"""Builds parts (defenses, attacks, …) from names, which are found in tables and entry points."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TABLES = {
     "accountants": "privkit.accountants:ACCOUNTANTS",
     "bounds": "privkit.accountants.bounds:BOUNDS",
 }
-"""Kind -> its table; a third party adds names by entry points in the group `privkit.<kind>`."""
+"""Kind of parts -> its table. Other packages add names by entry points in the group `privkit.<kind>`."""
 _OURS = frozenset({"bounds"})  # kinds without entry points: an installed package cannot lower an ε
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
-"""What a plug-in may be called: its name stands in paths, tables and commands."""
+"""Allowed names of plug-ins, since names occur in paths, tables and commands."""
 _REPAIR = "repair the file or package that brings it"
-_COMMA = re.compile(r",(?![^\[\]]*\])")  # a comma between options, and not between the values of a list
+_COMMA = re.compile(r",(?![^\[\]]*\])")  # a comma between options, not between the values of a list
 _BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")  # the point of a number such as .5, which TOML writes 0.5
 
 
@@ -44,24 +44,24 @@ class Component:
     """A part of a run (defense, attack, …) with its name and all options."""
 
     name: str  # name in the registry
-    spec: Any  # the frozen dataclass instance
-    # the shortest text that describes it: `name:key=value,…` with the values that differ from their defaults
+    spec: Any  # the part itself, a frozen dataclass
+    # the shortest text that describes the part: `name:key=value,…` with the values that differ from their defaults
     label: str
-    stages: tuple[Component, ...] = ()  # stages of a chain of defenses; empty for everything else
+    stages: tuple[Component, ...] = ()  # the defenses of a chain; empty for other parts
 
     def to_json(self) -> dict[str, Any]:
-        """Name and all fields, including defaults; for a chain, the fields of each stage."""
+        """Name and all fields, including defaults; for a chain of defenses, the fields of each defense."""
         if self.stages:
             return {"name": self.name, "stages": [stage.to_json() for stage in self.stages]}
         return {"name": self.name, **dataclasses.asdict(self.spec)}
 
     def replace(self, **changes: Any) -> Component:
-        """The same component with changed fields; its label stays as the user wrote it."""
+        """A copy with changed fields; its label stays as the user wrote it."""
         return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
 
 
 def load(target: str) -> Any:
-    """The object behind "module:object"; raises `UsageError` if it cannot be imported for any reason."""
+    """Import the object behind "module:object". Raises `UsageError` if this fails for any reason."""
     module, _, name = target.partition(":")
     watch(module)
     try:
@@ -85,12 +85,12 @@ def part_table(kind: str) -> Mapping[str, str]:
 
 
 def plug_ins(kind: str) -> Iterable[EntryPoint]:
-    """The entry points of one kind."""
+    """The entry points of one kind; none for bounds, so that no installed package can lower an ε."""
     return () if kind in _OURS else entry_points(group=f"privkit.{kind}")
 
 
 def distribution(kind: str, name: str) -> dict[str, str]:
-    """The installed package whose entry point defines a part's name: package -> version; empty for privkit's own."""
+    """The installed package whose entry point defines a part's name: package -> version; empty for privkit's parts."""
     distributions = [] if name in load(TABLES[kind]) else [entry.dist for entry in plug_ins(kind) if entry.name == name]
     return {dist.name: dist.version for dist in distributions if dist is not None}
 
@@ -100,8 +100,8 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
 
     `given` is `name`, `name:key=value,key=value`, or a mapping with a "name" key; the name may be the import path of a
     user's own part, `module:object`. A defense may be a chain of stages: names joined by `+`, each with an optional
-    place (client, mixer, server) after `@`; a list of stages; or a mapping with "stages". A `UsageError` suggests a
-    known name or key, or says which values are allowed.
+    place (client, mixer, server) after `@`; a list of stages; or a mapping with "stages". Raises `UsageError` for an
+    unknown name or option, with the nearest names, and for a value that is not allowed.
 
     >>> parse("defenses", "batch_shuffle:keep=0.25").spec
     BatchShuffle(keep=0.25, variant='final_shuffle', frozen_block='auto')
@@ -142,7 +142,7 @@ def _parsed(kind: str, given: Any) -> Component:
 
 
 def name_and_options(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
-    """Name and options of a part, given as text or as a table; a chain of defenses is not allowed."""
+    """Split a part, given as text or as a table, into its name and options; a chain of defenses is not allowed."""
     singular = kind_noun(kind)
     if isinstance(given, str):
         return read_part(given, placed=kind == "defenses")
@@ -195,7 +195,6 @@ def read_part(given: str, *, placed: bool = False) -> tuple[str, dict[str, Any]]
 
 
 def _placed(name: str, default: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options; `place` is checked, and removed if the defense can run at only one place."""
     if "place" not in options or any(field.name == "place" for field in dataclasses.fields(default)):
         return options
     place = options.pop("place")
@@ -217,7 +216,8 @@ def _chain(stages: Sequence[Component]) -> Component:
 
 
 def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
-    """A frozen dataclass, made of `template` (its class, or an instance with default values) and options by name."""
+    """Build a frozen dataclass from `template` (its class, or an instance with default values) and options by name.
+    Raises `UsageError`, in which `what` names the part, for an unknown option or a value that is not allowed."""
     from pydantic import TypeAdapter, ValidationError
 
     cls = template if isinstance(template, type) else type(template)
@@ -228,7 +228,7 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
     except NameError as error:
         raise UsageError(f"{what}: its annotations cannot be read: {error}; {_REPAIR}") from None
     fields = [field.name for field in dataclasses.fields(cls)]
-    values = {}  # as the field's own type: 1 and 1.0 are one number and make one specification
+    values = {}  # in the field's own type, so that 1 and 1.0 make the same specification
     for key, value in options.items():
         if key not in fields:
             raise unknown(f"option of {what}", str(key), fields)
@@ -251,7 +251,8 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
 
 
 def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
-    """Read `key=value,key=value` with TOML values; a bare word is a string. `what` names a setting that is no part."""
+    """Read `key=value,key=value` with TOML values; a bare word is a string. Raises `UsageError` for unreadable options;
+    the error quotes the whole text `given`, and names the setting `what`, if any."""
     form = f"{what} as key=value" if what else "options as name:key=value"
     options: dict[str, Any] = {}
     for part in filter(None, split_options(text)):

@@ -1,4 +1,4 @@
-"""The verdicts of a run under each threat model, with the registered attacks that the run did not try."""
+"""Finds the verdict of a run under each threat model, and the registered attacks that the run did not try."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from privkit.reports.threats import OTHERS, KnownOutcome, ThreatVerdict, threat_
 from privkit.shared.measures import CONSTANT_ATTACKS, IMAGES, KINDS
 
 INDEX = Path(__file__).with_suffix(".csv")
-"""The `threat` of each of privkit's own attacks; a test compares the file with them, and says how to rewrite it."""
+"""File with the result of `threat` for each of privkit's attacks; a test checks it, and says how to write it again."""
 
 MEASURED = Path(__file__).parents[1] / "settings" / "quick_attacks.csv"
-"""Each defense under each quick attack on digits, from which `--attack auto` chooses."""
+"""File with the results of each defense under each quick attack on digits, from which `--attack auto` chooses."""
 
 
 def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
@@ -34,7 +34,7 @@ def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
 
 @cache
 def _known() -> dict[str, list[KnownOutcome]]:
-    """Defense -> attacks that succeeded against it in privkit's own table, for defenses with default options."""
+    """For each defense, with default options, the attacks that succeeded against it in privkit's own table."""
     found: dict[str, list[KnownOutcome]] = {}
     with MEASURED.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -46,7 +46,8 @@ def _known() -> dict[str, list[KnownOutcome]]:
 
 @cache
 def _registered(records: str) -> dict[str, tuple[str, ...]]:
-    """Threat model -> registered attacks on these records; goals other than reconstruction form one group."""
+    """Names of the registered attacks on `records`, by threat model. All attacks that do not reconstruct records,
+    whatever their threat model, share the key `OTHERS`."""
     models: dict[str, tuple[str, ...]] = {}
     for name in sorted(set(part_table("attacks")) - CONSTANT_ATTACKS):
         try:
@@ -59,8 +60,8 @@ def _registered(records: str) -> dict[str, tuple[str, ...]]:
 
 
 def threat(attack: str) -> tuple[str, tuple[str, ...]]:
-    """The threat model of an attack with default options, and the domains (such as images) whose records it reads. All
-    attacks that do not reconstruct records share the entry (`OTHERS`, ()): they read all domains."""
+    """The threat model of an attack with default options, and the domains (such as "images") whose records it reads.
+    All attacks that do not reconstruct records give (`OTHERS`, ()): they read records of all domains."""
     from privkit.attacks.base import threat_model
     from privkit.attacks.goals import goal_of
 

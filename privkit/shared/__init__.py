@@ -1,1 +1,1 @@
-"""Small types that all packages of privkit share; they import nothing else of privkit."""
+"""Small types that all packages of privkit share; they import no other package of privkit."""

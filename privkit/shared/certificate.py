@@ -1,4 +1,4 @@
-"""The certificate, which states a proven claim; accountants return it, and results, tables and the report show it."""
+"""The certificate, which states a proven claim about privacy; accountants return it, and result rows show it."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ class Certificate:
     """What is proven (or claimed by a user) about the privacy of one mechanism.
 
     Attributes:
-        kind: "nothing"; "permutation_count" (a number of equally likely orders, or the number among which guessing is
-            as hard); or "differential_privacy".
+        kind: "nothing"; "permutation_count" (a number of equally likely orders of tokens, or the number of orders among
+            which guessing is as hard); or "differential_privacy".
         statement: the claim in one sentence, with its limits.
         standing: "proven" if privkit itself ran the mechanism, or if only a mechanism was given, without a release;
             "declared" if a user claims that a release came from this mechanism, or if privkit ran it and the claim
-            rests on a user's own stage or network (docs/explanation/claims.md).
+            rests on a user's own defense or network (docs/explanation/claims.md).
         epsilon: smallest proven ε ≥ 0, in nats; infinite if nothing is proven for any δ < 1.
-        delta: the δ of this ε; None if ε is infinite.
-        lower: a proven lower bound on the mechanism's true ε at this δ, if one is known.
+        delta: the δ of `epsilon`; None if ε is infinite.
+        lower: a proven lower bound on the mechanism's true ε at this δ; None if unknown.
         method: the method that gave `epsilon`, in words.
-        order: the Rényi order of the bound; None if the method uses none.
+        order: the Rényi order of the bound; None if the method uses no order.
         at_grid_edge: whether `order` is the first or last order tried, so that a wider range may give a smaller ε.
         relation: neighboring relation of the differential privacy, such as replace-one; None if none is claimed.
         unit: what neighboring datasets differ in, a record or a client; None if no differential privacy is claimed.
         covers: "release" (the smashed data, and labels if they are sent) or "labels" alone.
         sound: False for a formula that is reproduced as published although it is not a bound.
         objection: the reason in one sentence, if `sound` is False.
-        quantities: numbers from which the statement follows, by name, such as log10 of a number of permutations, or the
-            calibrated σ.
+        quantities: numbers from which the statement follows, by name, such as log10 of a number of permutations.
         assumptions: conditions of the statement, one sentence each.
         source: paper and equation.
         versions: versions of the libraries that took part in the computation.
@@ -68,8 +67,10 @@ class Certificate:
     def declared(self, *assumptions: str) -> Certificate:
         """Copy the certificate with the standing "declared", for a claim that rests on a user's statement.
 
+        A certificate of the kind "nothing" is returned unchanged.
+
         Args:
-            *assumptions: sentences that say who claims it, and what was measured.
+            *assumptions: sentences that say who makes the claim, and what was measured.
 
         >>> Certificate(kind="permutation_count", statement="16! orders").declared("it says so").statement
         'declared, not proven: 16! orders'
@@ -80,6 +81,6 @@ class Certificate:
             self,
             standing="declared",
             statement=f"declared, not proven: {self.statement}",
-            lower=None,  # it is attained only if the mechanism is really this one
+            lower=None,  # the lower bound holds only if the mechanism is really this one
             assumptions=(*self.assumptions, *assumptions),
         )

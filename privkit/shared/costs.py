@@ -1,4 +1,4 @@
-"""The costs of split learning for one client; a training counts them, and result rows show them."""
+"""The costs of split learning for one client; training counts them, and result rows show them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ class Costs:
         bytes_up: bytes per image that the client sends: smashed data and label.
         bytes_down: bytes per image that the client receives: the cut-layer gradient; 0 if the client's segment is
             frozen.
-        bytes_up_model: bytes per round: weights sent for averaging, divided by the number of rounds between two
-            averagings.
+        bytes_up_model: bytes per round: weights sent for averaging, divided by the rounds between two averagings.
         bytes_down_model: bytes per round: averaged weights received, divided by the same number of rounds.
         bytes_seed: bytes per round: the seed of masks, sent to the client.
         client_macs: multiply-accumulates per image of matrix products and convolutions in the forward pass; gathers and
@@ -41,6 +40,6 @@ class Costs:
     peak_memory: int
 
     def a_round(self, batch_size: int) -> tuple[float, float]:
-        """Bytes that one client sends, and bytes that it receives, in a round of `batch_size` images."""
+        """The bytes that one client sends, and the bytes that it receives, in a round of `batch_size` images."""
         up = batch_size * self.bytes_up + self.bytes_up_model
         return up, batch_size * self.bytes_down + self.bytes_seed + self.bytes_down_model

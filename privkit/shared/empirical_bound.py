@@ -8,8 +8,7 @@ from math import inf
 
 @dataclass(frozen=True, kw_only=True)
 class EmpiricalBound:
-    """A statistical lower bound on ε from an attack's scores of canaries (records that were inserted or left out at
-    random).
+    """A statistical lower bound on ε from an attack's scores of canaries (records inserted or left out at random).
 
     Attributes:
         epsilon: the lower bound, ≥ 0. If a mechanism is (ε′, δ)-DP with a smaller ε′, its scores are this good with
@@ -22,9 +21,8 @@ class EmpiricalBound:
         guesses: for the method `epsilon_one_run`, the numbers of "member" and "non-member" guesses; None for other
             methods.
         mu: lower bound on μ of a Gaussian trade-off curve; None if it was not computed.
-        curve_epsilon: the number that is compared with the claim, if it is not `epsilon`: the accountant's ε for the
-            trade-off curve that the scores support. It may be larger than `epsilon`, since an accountant may
-            overestimate ε.
+        curve_epsilon: the accountant's ε for the trade-off curve that the scores support, which is compared with the
+            claim instead of `epsilon`. It may be larger, since an accountant may overestimate ε. None if not computed.
         method: name of the computation, in words.
         assumed: the family of trade-off curves that `epsilon` assumes without a check; empty if `epsilon` holds for
             every (ε, δ)-DP mechanism, None if this is unknown.
@@ -72,5 +70,5 @@ class EmpiricalBound:
 
     @property
     def idle(self) -> bool:
-        """Whether even a perfect attack on these canaries could not refute the claim, so the audit shows nothing."""
+        """Whether even a perfect attack on these canaries could not refute the claim; the audit then shows nothing."""
         return not self.refuted and self.ceiling is not None and self.ceiling <= self.claimed

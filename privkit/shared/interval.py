@@ -1,4 +1,4 @@
-"""A value with its confidence limits, the form of every measured number."""
+"""A value with its confidence limits, the type of every measured number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Inter
     """The share of hits among independent trials, with its exact confidence interval.
 
     A trial with several dependent parts may count with its share of hits; `hits` is then rounded down for the lower
-    limit and up for the upper limit.
+    limit and up for the upper limit. Raises ValueError without a trial.
 
     Source: Clopper and Pearson 1934, computed by scipy `binomtest`.
     """
@@ -40,9 +40,8 @@ def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Inter
     return Interval(value=hits / trials, low=low, high=high, n=trials, confidence=confidence, method=how)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # scipy needs milliseconds for each pair, and a run repeats the same counts
 def _exact(hits: int, trials: int, confidence: float) -> tuple[float, float]:
-    """Both limits, cached, because scipy needs milliseconds for each pair and a run repeats the same counts."""
     from scipy.stats import binomtest
 
     limits = binomtest(hits, trials).proportion_ci(confidence_level=confidence, method="exact")

@@ -8,21 +8,20 @@ from decimal import ROUND_CEILING, Context
 from math import exp
 
 PRIORS = (0.001, 0.01, 0.1)
-"""False positive rates, and chances of a guess without the release, at which limits are given."""
+"""False positive rates at which limits are given; for reconstruction, success probabilities without the release."""
 
 NO_USE = "proves nothing of use"
-"""The remark on a claim that allows an attack to detect 99 of 100 members at one false alarm in 100."""
+"""The remark on a claim that allows an attack a true positive rate of 99 % at a false positive rate of 1 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Proven limits on every test that decides from a release between two neighboring records, from the trade-off
-    curve.
+    """Proven limits on every test that decides from a release between two neighboring data sets.
 
-    The curve also bounds reconstruction. Let κ be the success probability of the best guess without the release. With
-    the release, no attack succeeds more often than the largest true positive rate at the false positive rate κ. The
-    guess behind κ may use everything that the certificate does not cover, such as unprotected labels and all other
-    records.
+    They are points of a trade-off curve, which also bounds reconstruction. Let κ be the success probability of the best
+    guess without the release. With the release, no attack succeeds more often than the largest true positive rate at
+    the false positive rate κ. The guess behind κ may use everything that the certificate does not cover, such as
+    unprotected labels and all other records.
 
     Source: Dong, Roth and Su 2022 (trade-off curves); Kaissis et al. 2023, "Bounding data reconstruction attacks with
     the hypothesis testing interpretation of differential privacy" (reconstruction).
@@ -31,15 +30,13 @@ class Limits:
     0.05
     """
 
-    advantage: float  # the largest true positive rate minus false positive rate, in [0, 1]
-    false_positives: tuple[float, ...]  # [A] rates, increasing from 0 to 1
-    true_positives: tuple[float, ...]  # [A] the largest true positive rate at each of them
+    advantage: float  # the largest difference of true and false positive rate, in [0, 1]
+    false_positives: tuple[float, ...]  # tabulated false positive rates, increasing from 0 to 1
+    true_positives: tuple[float, ...]  # the largest true positive rate at each tabulated false positive rate
 
     def at(self, false_positive_rate: float) -> float:
-        """The largest possible true positive rate at a false positive rate in [0, 1].
-
-        Between two tabulated rates, it is the value at the larger one.
-        """
+        """The largest possible true positive rate at a false positive rate in [0, 1]. Between two tabulated rates, the
+        value at the larger rate is returned, which is a limit, too."""
         return self.true_positives[bisect_left(self.false_positives, false_positive_rate)]
 
     @property
@@ -54,7 +51,6 @@ class Limits:
 
 
 def _up(rate: float) -> str:
-    """A rate as text, rounded up to three digits. (Files of `shared` import no others, so `rounding` is not used.)"""
     return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(float(rate)))):.3g}"
 
 

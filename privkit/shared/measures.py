@@ -19,13 +19,13 @@ class Measure:
 
     name: str  # the measure's column in rows, tables and gates
     title: str = ""  # the name in sentences, charts and cards; empty for `name`
-    heading: str = ""  # heading of its table column; empty for the title with an arrow in the defender's favor
-    spoken: str = ""  # the name in a check; empty for the title
-    higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if either may
+    heading: str = ""  # heading of its table column; empty for the title with an arrow (up if higher is safer)
+    spoken: str = ""  # the name in sentences on checks; empty for the title
+    higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if high or low may mean it
     within: tuple[float, float] = UNIT  # range of the values (low, high), which limits intervals over seeds
-    unit: str = ""  # empty for numbers without one
+    unit: str = ""  # unit of the values; empty for a number without unit
     digits: int = 3  # number of printed decimals
-    fitted: bool = False  # whether the truth chooses a threshold or a renaming, so that it is above chance anyway
+    fitted: bool = False  # whether the truth chooses a threshold or the names of classes, so chance is exceeded anyway
     compared: bool = True  # whether attacks and runs are compared by it; False if another measure says the same
 
     def __post_init__(self) -> None:
@@ -38,30 +38,30 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """A guess at a record without the release, such as the mean image. A successful attack must be closer."""
+    """A floor, i.e. a guess at a record without the release, such as the mean image. Successful attacks are closer."""
 
-    name: str  # key of the guess in a row's `floors`
-    title: str  # the floor's name in tables
-    gate: str  # the floor's name in a gate
-    beaten: str = ""  # name of the check that an attack is better; empty if there is no such check
-    mounted: bool = False  # whether it is also registered as an attack
-    labels: bool = False  # whether it uses each true label, and so shows if an attack beats the class
+    name: str  # key of the guess in the field `floors` of a result row
+    title: str  # the guess's name in tables
+    gate: str  # the guess's name in a gate, i.e. a user's pass/fail condition
+    beaten: str = ""  # name in the check whether an attack is better; empty if there is no such check
+    mounted: bool = False  # whether the guess is also registered as an attack
+    labels: bool = False  # whether the guess uses true labels, so that a better attack shows more than the class
 
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
     """One kind of record (such as images): its measures, its guesses without a release, and a run's defaults."""
 
-    name: str  # name of the domain, which datasets, models and attacks name
-    noun: str  # the plural noun of sentences, which a row's `records` has
-    measures: tuple[Measure, ...]  # measures of guesses, first the one that compares attacks
+    name: str  # name of the domain, as datasets, models and attacks give it
+    noun: str  # plural noun in sentences, and in the field `records` of a result row
+    measures: tuple[Measure, ...]  # measures of guesses; the first one compares attacks
     likeness: str  # name of the measure that shows how much a guess reveals; higher values reveal more
     floors: tuple[Floor, ...]  # guesses that need no release
     note: str  # note below a table of these measures
     model: str  # default model of a run
-    baseline: str  # the attack that `auto` mounts on an undefended model
-    general: tuple[str, ...]  # attacks that `auto` mounts if no measurement is known
-    passive: tuple[str, ...] = ()  # attacks that `auto` mounts if only the release was recorded
+    baseline: str  # the attack that `--attack auto` mounts on an undefended model
+    general: tuple[str, ...]  # attacks that `--attack auto` mounts on a defense without a measured strongest attack
+    passive: tuple[str, ...] = ()  # attacks that `--attack auto` mounts if only the release was recorded
     perceived: tuple[Measure, ...] = ()  # measures by networks, with a column only in runs that have them
     pictures: bool = False  # whether records are shown as pictures
 
@@ -185,7 +185,7 @@ TABLES = Records(
 )
 
 KINDS: dict[str, Records] = {kind.name: kind for kind in (IMAGES, TOKENS, TABLES)}
-"""Domain -> its records. A new domain is one entry here, beside its own file."""
+"""Name of a domain -> its records. A new domain needs one entry here, and its own package."""
 
 TASK = (
     Measure(name="accuracy", heading="accuracy ↑"),
@@ -202,7 +202,7 @@ TOLD_APART = (
     Measure(name="label_accuracy", heading="labels ↓", compared=False),
     Measure(name="cluster_accuracy", compared=False, fitted=True),
 )
-"""Measures of attacks that score examples: is it a member, has it this label, was this canary sent?"""
+"""Measures of attacks that score examples, for example by their belief that the example is a member."""
 
 ORDERS = (
     Measure(name="direct", heading="places ↓"),
@@ -216,7 +216,7 @@ ORDERS = (
 """Measures of attacks that restore the order of tokens."""
 
 IDENTIFIED = Measure(name="identified")
-"""Share of the attacked records whose guess is nearer to them than to any other, by the first measure of their kind."""
+"""Share of attacked records whose guess is nearer to them than to any other record, by the kind's first measure."""
 
 OF_RECORDS: dict[str, Measure] = {
     **{measure.name: measure for kind in KINDS.values() for measure in (*kind.measures, *kind.perceived)},
@@ -225,7 +225,7 @@ OF_RECORDS: dict[str, Measure] = {
 """Measures of guesses at records, in the order of every table."""
 ANSWERS: dict[str, Measure] = {measure.name: measure for measure in (*TOLD_APART, *ORDERS)}
 MEASURES: dict[str, Measure] = {**{measure.name: measure for measure in TASK}, **OF_RECORDS, **ANSWERS}
-"""Name -> measure, of all of them."""
+"""Name -> measure, for all measures."""
 CLASS_MEAN = Floor(
     name="class_mean",
     title="class mean",
@@ -233,17 +233,17 @@ CLASS_MEAN = Floor(
     beaten="the mean of each record's true class",
     labels=True,
 )
-"""The guess from the true label, for any kind of record."""
+"""The guess that uses the true label, for any kind of record."""
 FLOORS: dict[str, Floor] = {
     floor.name: floor for floor in (*(floor for kind in KINDS.values() for floor in kind.floors), CLASS_MEAN)
 }
 """Name -> guess that needs no release."""
 CONSTANT_ATTACKS = frozenset(floor.name for floor in FLOORS.values() if floor.mounted)
-"""Attacks that are no more than a floor."""
+"""Registered attacks that only make such a guess."""
 
 
 def measure(name: str) -> Measure:
-    """A measure by its name; a name outside the table, such as a plug-in's measure, serves as its own title.
+    """Look up a measure by its name; a name outside the table, such as a plug-in's measure, serves as its own title.
 
     >>> measure("ssim").title, measure("matched_ssim").within, measure("sharpness").heading
     ('SSIM', (-1.0, 1.0), 'sharpness')
@@ -263,7 +263,8 @@ def floor_title(name: str, protocol: str = "") -> str:
 
 
 def differs(values: Mapping[str, float | None]) -> bool:
-    """Whether a floor's scores under the protocols differ, to three decimals: their batches attack different records.
+    """Whether the scores of one guess differ between protocols, to three decimals, since protocols attack other
+    records.
 
     >>> differs({"sl": 0.1841, "cutmixsl": 0.1732}), differs({"sl": 0.1841, "cutmixsl": 0.1839}), differs({})
     (True, False, False)
@@ -272,7 +273,9 @@ def differs(values: Mapping[str, float | None]) -> bool:
 
 
 def deciding(names: list[str]) -> str:
-    """Which of a result's measures compares attacks: the first in the table of measures, else the first name, else "".
+    """The name of the measure by which a result's attacks are compared.
+
+    It is the first name in the table of measures that is in `names`; else the first of `names`; else "".
 
     >>> deciding(["psnr", "mse"]), deciding(["sharpness"]), deciding([])
     ('mse', 'sharpness', '')
@@ -282,5 +285,5 @@ def deciding(names: list[str]) -> str:
 
 
 def likeness(names: list[str]) -> str:
-    """Which of a result's measures shows how similar guesses look to the records, or ""."""
+    """The name of the measure in `names` that shows how similar guesses look to the records, or ""."""
     return next((kind.likeness for kind in KINDS.values() if kind.likeness in names), "")

@@ -1,12 +1,12 @@
-"""The source of the adversary's own records: which data they are drawn from."""
+"""The source of the adversary's own records, i.e. the data from which they are drawn."""
 
 from __future__ import annotations
 
 OF_THE_DATASET = ("disjoint", "training", "candidates")
-"""Records of the audited dataset; any other source is a dataset of its own.
+"""Sources within the audited dataset; any other source names another dataset.
 
-"disjoint" ones are neither private nor attacked. "training" ones are the clients' private records. "candidates" are
-disjoint ones with the attacked records among them, so that the adversary has to find out which of them crossed.
+"disjoint" records are neither private nor attacked. "training" records are the clients' private records. "candidates"
+are disjoint records with the attacked records among them, so that the adversary has to find out which were released.
 """
 
 

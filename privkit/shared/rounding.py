@@ -1,4 +1,4 @@
-"""Numbers as text, rounded in the direction in which a claim stays true."""
+"""Formats numbers as text, rounded in the direction in which a claim stays true."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
     text = f"{value:.{digits}g}"
     if (near := float(text)) == value or (near > value) == (rounding == ROUND_CEILING):
         return text  # the nearest number of so many digits is on the right side
-    decimal = Decimal(repr(value))  # as it was written: 1e-05, and not the binary fraction just above
+    decimal = Decimal(repr(value))  # as it was written: 1e-05, not the binary fraction just above
     return f"{float(Context(prec=digits, rounding=rounding).create_decimal(decimal)):.{digits}g}"

@@ -10,7 +10,7 @@ _BLOCK = 1024
 
 
 def derive(seed: int, *names: str | int) -> int:
-    """Derive the seed of a named random stream, in [0, 2⁶²); it depends only on the arguments, not on machine or order.
+    """Derive the seed of a named random stream, in [0, 2⁶²), from the run's seed and the names alone.
 
     >>> derive(0, "train", 3) == derive(0, "train", 3) != derive(0, "train", 4)
     True
@@ -20,11 +20,11 @@ def derive(seed: int, *names: str | int) -> int:
 
 
 def numbered(seed: int, name: str, number: int) -> int:
-    """The seed, in [0, 2⁶²), of one of many numbered random streams; `name` contains {} for the number, from 0.
+    """Derive the seed, in [0, 2⁶²), of one of many numbered random streams; `name` contains {} for the number, from 0.
 
-    It is the seed from `derive`; if a smaller number's seed has the same last 32 bits, another seed is taken. torch's
-    CPU generator uses only these bits, so otherwise two rounds would add the same noise; among 10,000 rounds, this has
-    a probability of 1 %.
+    torch's CPU generator uses only the last 32 bits of a seed. If a smaller number's seed has the same last bits as the
+    seed from `derive`, another seed is taken. Otherwise two rounds would add the same noise; among 10,000 rounds, this
+    has a probability of 1 %.
     """
     block, place = divmod(number, _BLOCK)
     return _block(seed, name, block)[place]

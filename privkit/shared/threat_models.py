@@ -14,7 +14,7 @@ THREAT_MODELS: dict[ThreatModel, str] = {
     "passive": "it sees what crosses the cut once, and sends nothing itself",
     "malicious": "it takes part in training: it answers clients with any gradient, or inserts records",
 }
-"""Threat model -> what its adversary has, in the order of every table."""
+"""Threat model -> what its adversary has, in the order of all tables."""
 
 INCLUDES: dict[ThreatModel, tuple[ThreatModel, ...]] = {
     "query": ("query", "passive"),
@@ -24,7 +24,7 @@ INCLUDES: dict[ThreatModel, tuple[ThreatModel, ...]] = {
     "passive": ("passive",),
     "malicious": ("malicious", "passive"),
 }
-"""Threat model -> those whose attacks its adversary can mount, itself first; weights and many passes do not nest."""
+"""Threat model -> threat models whose attacks its adversary can mount, itself first."""
 
 
 def threat_name(model: str) -> str:

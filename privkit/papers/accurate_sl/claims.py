@@ -17,8 +17,9 @@ _Noise = Literal["independent", "backpropagated"]
 
 
 def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float:
-    """ε of the Gaussian mechanism by the classical formula √(2·ln(1.25/δ))·Δ/σ, proven for ε < 1 only. Δ > 0 is the L2
-    sensitivity, σ > 0 the noise's standard deviation, and δ lies in (0, 1).
+    """ε of the Gaussian mechanism by the classical formula √(2·ln(1.25/δ))·Δ/σ, proven for ε < 1 only.
+
+    Δ > 0 is the L2 sensitivity, σ > 0 the noise's standard deviation, and δ lies in (0, 1).
 
     Source: the accurate split learning paper, Theorem 3.5 (Dwork and Roth 2014, Theorem 3.22).
     """
@@ -27,12 +28,12 @@ def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float
 
 
 def theorem_3_5_limit(delta: float) -> tuple[float, float]:
-    """The largest ε for which Theorem 3.5's formula is a valid bound at δ, and the μ = Δ/σ (sensitivity/noise) of this
-    ε.
+    """The largest ε for which Theorem 3.5's formula is a valid bound at δ, and the ratio μ = Δ/σ at which it is
+    reached.
 
-    The formula claims ε = c·μ with c = √(2·ln(1.25/δ)). The exact δ at this ε grows with μ from 0 to 1, since its
-    derivative φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2 − c) is positive by Mills' ratio. So it equals the claimed δ at exactly one
-    μ.
+    Δ/σ is the sensitivity divided by the noise's standard deviation. The formula claims ε = c·μ with c =
+    √(2·ln(1.25/δ)). The exact δ at this ε grows with μ from 0 to 1, since its derivative φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2 −
+    c) is positive by Mills' ratio. So it equals the claimed δ at one μ only.
 
     Source: derived from Balle and Wang 2018, Theorem 8.
     """
@@ -51,8 +52,9 @@ def theorem_3_5_limit(delta: float) -> tuple[float, float]:
 
 
 def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificate:
-    """What Theorem 3.5 claims for one release, as a certificate whose `lower` is the exact ε. The claim is `sound` if
-    the claimed ε is at least as large, which holds up to `theorem_3_5_limit`. Arguments as in `theorem_3_5_epsilon`.
+    """The claim of Theorem 3.5 for one release, as a certificate; arguments as in `theorem_3_5_epsilon`.
+
+    Its `lower` is the exact ε. The claim is `sound` if it is at least the exact ε, i.e. up to `theorem_3_5_limit`.
 
     Source: the accurate split learning paper, Theorem 3.5; compared with Balle and Wang 2018, Theorem 8.
     """
@@ -101,9 +103,9 @@ def theorem_3_7_mu(epsilon: float, delta: float) -> float:
 
 
 def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
-    """What Theorem 3.7 claims, as a certificate: (ε, δ)-DP if the sensitivity is small enough. `noise` is "independent"
-    of the data, or "backpropagated" for the noise that reaches a gradient in the paper's training.
-    """
+    """The claim of Theorem 3.7, as a certificate: (ε, δ)-DP if the sensitivity is small enough. `noise` is
+    "independent" of the data (then the claim is sound), or "backpropagated" for the noise that reaches a gradient in
+    the paper's training."""
     if noise not in get_args(_Noise):
         raise ValueError(f"noise must be one of {', '.join(get_args(_Noise))}, got {noise!r}")
     mu = theorem_3_7_mu(epsilon, delta)

@@ -1,4 +1,4 @@
-"""Claims of accurate split learning compared with our results: Theorems 3.1 to 3.7, A.7, and all of Table 11."""
+"""Compares claims of accurate split learning with our results: Theorems 3.1 to 3.7, A.7, and all of Table 11."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DELTA = 1e-5
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """The compared claims: theorem by theorem, then Table 11 row by row, then measured effects."""
+    """Yield the compared claims: theorem by theorem, then Table 11 row by row, then measured effects."""
     yield from _linear_layer()
     yield from _softmax()
     yield from _privacy()

@@ -16,12 +16,13 @@ _TAKEN = {
     "dp_trained": ("updates of the lower model are private themselves, and charged",),
     "trained": ("clients' lower models are never averaged",),
 }
-"""Lower model -> what the composition assumes about it."""
+"""Training of the lower segment -> the assumptions of the composition about it."""
 
 
 def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Drift = "published") -> float:
-    """ε′ of T ≥ 1 rounds together, by advanced composition, if each round has ε ≥ 0: ε√(2T·ln(1/δ′)) + T·ε·d(ε). It is
-    infinite beyond the largest float (`log10_theorem_a7_epsilon` is not).
+    """The ε′ of T = `rounds` ≥ 1 rounds with ε ≥ 0 each, by advanced composition: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
+
+    It is infinite if it exceeds the largest float; `log10_theorem_a7_epsilon` stays finite.
 
     Args:
         slack: δ′ in (0, 1); the paper writes "for all δ′ > 0", but a probability must be below 1.
@@ -49,8 +50,9 @@ def log10_theorem_a7_epsilon(epsilon: float, rounds: int, slack: float) -> float
 
 
 def theorem_a7(per_round: Certificate, *, rounds: int, slack: float, lower_model: LowerModel) -> Certificate:
-    """What Theorem A.7 (advanced composition) claims for T = `rounds` adaptive rounds, as a certificate. Its ε is
-    infinite if the total δ is 1 or more, or if ε′ exceeds the largest float.
+    """The claim of Theorem A.7 (advanced composition) for T = `rounds` adaptive rounds, as a certificate.
+
+    Its ε is infinite if the total δ is 1 or more, or if ε′ exceeds the largest float.
 
     Args:
         per_round: certificate of one round with finite ε; if it is unsound, the result is unsound, too.

@@ -1,5 +1,4 @@
-"""Denoising theory: mean squared errors of the first layer after the cut, in closed form, if noisy smashed data are
-masked or scaled.
+"""Mean squared errors of the first layer after the cut, in closed form, if noisy smashed data are masked or scaled.
 
 Smashed data X in R^n arrive as X + Z with noise Z; the next layer is linear, M in R^(m×n). Masking keeps each
 coordinate with probability p in [0, 1], and scaling multiplies all coordinates by λ = 1/α in [0, 1]; p = 1 and λ = 1
@@ -17,19 +16,18 @@ from typing import Literal
 class CutNoise:
     """The law and scale of independent noise on every coordinate of the smashed data."""
 
-    law: Literal["gaussian", "laplace"]  # "gaussian" or "laplace"
+    law: Literal["gaussian", "laplace"]  # law of the noise
     scale: float  # standard deviation σ of Gaussian noise, scale b of Laplace noise (whose variance is 2b²), > 0
 
     @property
     def variance(self) -> float:
-        """The variance of the noise: σ² (Gaussian) or 2b² (Laplace)."""
+        """The variance of the noise on a coordinate: σ² (Gaussian) or 2b² (Laplace)."""
         return self.scale * self.scale * (1.0 if self.law == "gaussian" else 2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer:
-    """Three numbers of a linear layer M and smashed data X that determine how masking or scaling noisy X changes the
-    error of MX.
+    """Three numbers of a linear layer M and smashed data X that determine the errors if noisy X is masked or scaled.
 
     Source: Xu et al., accurate split learning, Theorem 3.1.
     """
@@ -42,14 +40,15 @@ class LinearLayer:
     def average(cls, *, rows: int, columns: int) -> LinearLayer:
         """The mean `LinearLayer` if all entries of M (m `rows`, n `columns`) and X are uniform on [−1, 1]: `signal` and
         `diagonal` have the mean mn/9, and `weight` mn/3. The errors of masking and scaling are linear in these three
-        numbers, so they give the exact mean errors.
-        """
+        numbers, so their means give the exact mean errors."""
         return cls(signal=rows * columns / 9, diagonal=rows * columns / 9, weight=rows * columns / 3)
 
 
 def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F, with one mask for all rows of M or
-    one per row.
+    """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
+
+    A, B and F are the fields of `layer`, σ² is the variance of the noise Z, and the mask R_p keeps each coordinate with
+    probability p. It may be the same for all rows of M, or drawn for each row.
 
     Source: Xu et al., Eq. 9, regrouped.
     """
@@ -57,7 +56,7 @@ def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
 
 
 def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
-    """Squared error of scaling by λ in [0, 1]: E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
+    """Squared error of scaling by λ in [0, 1]: E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F; letters as in `mask_mse`.
 
     Source: Xu et al., Eq. 13.
     """
@@ -65,7 +64,7 @@ def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
 
 
 def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """How much larger the error of masking at p is than that of scaling by p: p(1−p)(B + σ²F) ≥ 0.
+    """The error of masking at p minus the error of scaling by p: p(1−p)(B + σ²F) ≥ 0; letters as in `mask_mse`.
 
     Source: derived; it proves what Xu et al. (section 4.1) observe in Fig. 2.
     """
@@ -75,14 +74,17 @@ def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
 def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
     """Whether masking at p has at most the error of noise without masking: pB + (1−p)A ≤ σ²F, or p = 1.
 
+    Letters are as in `mask_mse`.
+
     Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are always equal.
     """
     return p == 1 or least_variance_for_masking(layer, p) <= noise.variance
 
 
 def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
-    """Smallest noise variance σ² at which masking at p does not increase the error: (pB + (1−p)A)/F. On average over
-    `LinearLayer.average` it is 1/3 for every p.
+    """Smallest noise variance σ² at which masking at p does not increase the error: (pB + (1−p)A)/F.
+
+    A, B and F are the fields of `layer`. For `LinearLayer.average` the result is 1/3 for every p.
 
     Source: Xu et al., Theorem 3.1 (i), solved for σ².
     """
@@ -92,13 +94,15 @@ def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
 def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
     """Whether scaling by 1/α, α > 1, has at most the error of noise without scaling: A/F ≤ σ²(α+1)/(α−1).
 
+    A and F are fields of `layer`, and σ² is the variance of the noise.
+
     Source: Xu et al., Theorem 3.1 (ii).
     """
     return (alpha - 1) / (alpha + 1) * layer.signal <= noise.variance * layer.weight
 
 
 def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
-    """The scale λ* in [0, 1] that minimizes the error `scale_mse`: A/(A + σ²F); 0 if A = 0.
+    """The scale λ* in [0, 1] that minimizes `scale_mse`: A/(A + σ²F); 0 if A = 0. Letters are as in `mask_mse`.
 
     Source: derived from Xu et al., Eq. 13.
     """
@@ -106,7 +110,7 @@ def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
 
 
 def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
-    """The keep probability p* in [0, 1] that minimizes the error `mask_mse`.
+    """The keep probability p* in [0, 1] that minimizes the error `mask_mse`; letters are explained there.
 
     If A > B, p* is (2A − B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an
     endpoint: 0 if A < σ²F, otherwise 1 (no masking).

@@ -1,5 +1,4 @@
-"""Monte Carlo simulation of masking and scaling noisy smashed data, for the curves of Figs. 2, 6 and 7 of accurate
-split learning.
+"""Simulates masking and scaling of noisy smashed data, for the curves of Figs. 2, 6 and 7 of accurate split learning.
 
 The paper draws the server's first layer M (m×n) and the smashed data X from U[−1, 1], and averages k = 1000 results. It
 does not define m, n, f_2 and f_2', and its simulations were not released. We chose the following (`Settings.describe`
@@ -32,23 +31,23 @@ from privkit.shared.array import Array
 _QUANTITIES = ("linear", "loss", "gradient")
 _OPERATORS = ("scaling", "masking")
 
-_BLOCK = 2_000_000  # numbers of M held at a time
+_BLOCK = 2_000_000  # largest count of entries of M in memory at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of a simulation."""
+    """The settings of a simulation; the module's docstring explains the letters."""
 
-    law: Literal["gaussian", "laplace"] = "gaussian"  # law of the noise, "gaussian" or "laplace"
-    scales: tuple[float, ...] = (0.3, 0.5, 0.7)  # σ or b, one a curve, each > 0
-    rows: int = 10  # m ≥ 2 classes
-    columns: int = 16  # n ≥ 1 smashed features
-    draws: int = 1000  # k ≥ 2
-    points: int = 21  # ≥ 2 values of λ and of p, from 0 to 1
+    law: Literal["gaussian", "laplace"] = "gaussian"  # law of the noise
+    scales: tuple[float, ...] = (0.3, 0.5, 0.7)  # σ (Gaussian) or b (Laplace) > 0 of each curve
+    rows: int = 10  # number m ≥ 2 of classes
+    columns: int = 16  # number n ≥ 1 of smashed features
+    draws: int = 1000  # number k ≥ 2 of draws
+    points: int = 21  # number ≥ 2 of values of λ and of p, from 0 to 1
     seed: int = 0  # seed of numpy's default generator
 
     def describe(self) -> str:
-        """The simulation's settings in one line; values that the paper does not give are marked as chosen."""
+        """The settings in one line, which marks the values that the paper does not give as chosen."""
         symbol = "σ" if self.law == "gaussian" else "b"
         return (
             f"{self.law} noise, {symbol} = {', '.join(f'{scale:g}' for scale in self.scales)}; "
@@ -59,7 +58,7 @@ class Settings:
 
 FIGURES: Mapping[str, tuple[Settings, Sequence[str]]] = {
     "figure_2": (Settings(), ("linear", "loss")),  # forward
-    "figure_6": (Settings(), ("gradient",)),  # backward; the gradient of a linear layer is M, whatever the noise
+    "figure_6": (Settings(), ("gradient",)),  # backward; the gradient of a linear layer is M for any noise
     "figure_7": (Settings(law="laplace"), _QUANTITIES),
 }
 """Figure of Xu et al. -> its settings, and the quantities that it shows under scaling and masking."""
@@ -67,18 +66,18 @@ FIGURES: Mapping[str, tuple[Settings, Sequence[str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """Mean squared errors of one quantity under one operator."""
+    """Mean squared errors of one quantity under scaling or masking."""
 
     quantity: str  # "linear" (f_1), "loss" (f_2) or "gradient" (f_2')
     operator: str  # "scaling" or "masking"
-    factor: Array  # λ or p, [points], from 0 to 1; the last column of `mse` is the error without denoising
-    scale: Array  # σ or b, [levels]
-    mse: Array  # [levels, points]
+    factor: Array  # λ or p from 0 to 1, [points]; at 1 the data are not denoised
+    scale: Array  # σ or b of the noise, [levels]
+    mse: Array  # mean squared error, summed over the quantity's entries, [levels, points]
     error: Array  # standard error of `mse`, [levels, points]
 
 
 def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> list[Curves]:
-    """Curves of each quantity under scaling and then under masking."""
+    """Simulate the curves of each quantity ("linear", "loss", "gradient"), under scaling and then under masking."""
     factor = np.linspace(0.0, 1.0, settings.points)
     cells = list(product(quantities, _OPERATORS))
     shape = (len(cells), len(settings.scales), settings.points)
@@ -109,9 +108,8 @@ def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> lis
 
 
 def best_scales(settings: Settings, scale: float) -> Array:
-    """The scale λ* with the smallest error for each simulated pair of M and X, float [draws] in [0, 1], for comparison
-    with the λ that is best on average. `scale` is σ of Gaussian noise, or b of Laplace noise.
-    """
+    """The scale λ* with the smallest error for each simulated pair of M and X, float [draws] in [0, 1]. It is to be
+    compared with the λ that is best on average. `scale` is σ of Gaussian noise, or b of Laplace noise."""
     noise, best = CutNoise(law=settings.law, scale=scale), []
     for batch in _batches(settings):
         signal = (batch.clean["linear"] ** 2).sum(axis=1)
@@ -152,7 +150,6 @@ class _Batch:
 
 
 def _batches(settings: Settings) -> Iterator[_Batch]:
-    """All draws, in blocks that fit into memory."""
     generator, left = default_rng(settings.seed), settings.draws
     most = max(1, _BLOCK // (settings.rows * settings.columns))
     for size in (min(most, left - start * most) for start in range(ceil(left / most))):

@@ -12,11 +12,10 @@ from scipy.special import expit
 
 
 def lognormal_error(s2: float) -> float:
-    """Error of Lemma A.4, E ln S ≈ ln E S − Var S/(2(E S)²), if ln S is normal with mean 0 and variance s² ≥ 0: s²/2 −
-    (e^{s²} − 1)/2.
+    """Error s²/2 − (e^{s²} − 1)/2 of Lemma A.4, E ln S ≈ ln E S − Var S/(2(E S)²), for ln S ~ N(0, s²).
 
-    It is ≤ 0 and unbounded in s². Theorem 3.3 of Xu et al. uses the lemma for strong noise, where this error is large;
-    so the theorem's proof is not valid.
+    The error is ≤ 0, and unbounded in s². Theorem 3.3 of Xu et al. uses the lemma for strong noise, where the error is
+    large, so its proof is not valid.
 
     Source: derived.
     """
@@ -24,10 +23,10 @@ def lognormal_error(s2: float) -> float:
 
 
 def least_variance_by_theorem_3_4(weights: ArrayLike, features: ArrayLike) -> float:
-    """The noise variance σ² above which some scaling helps, as Theorem 3.4 claims: max over i, i* of (m_i* −
-    m_i)·X/‖m_i‖².
+    """The noise variance σ² above which some scaling helps, as Theorem 3.4 claims: max over i of (m_i* − m_i)·X/‖m_i‖².
 
-    m_i are the rows of the layer M = `weights` [m, n], and X = `features` [n] the smashed data.
+    m_i are the rows of the layer M = `weights` [m, n], X = `features` [n] are the smashed data, and i* is the row with
+    the largest logit.
 
     **The theorem is false**: it overlooks that noise common to all logits cancels in the softmax. At M = [[20, 3], [20,
     0]], X = (0, 1), i* = 0 and σ² = .0075 the theorem's condition holds, but the error `softmax_loss_gap` grows as λ
@@ -41,9 +40,11 @@ def least_variance_by_theorem_3_4(weights: ArrayLike, features: ArrayLike) -> fl
 
 
 def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma: float, lam: float = 1.0) -> float:
-    """E|L(MX) − L(λM(X + Z))|: the mean change of the softmax cross-entropy L by Gaussian noise Z of standard deviation
-    σ and scaling by λ in [0, 1], for two classes, by quadrature. M is `weights` [2, n], and X `features` [n]. With two
-    classes, L depends only on one Gaussian number, the difference of the logits.
+    """E|L(MX) − L(λM(X + Z))|: the mean absolute change of the softmax cross-entropy L by noise Z and scaling by λ.
+
+    There are two classes: M is `weights` [2, n], X is `features` [n], and `label` is the true class. Z is Gaussian with
+    standard deviation σ, and λ = `lam` lies in [0, 1]. L depends on one Gaussian number, the difference of the logits,
+    so the mean is computed by quadrature.
 
     Source: Xu et al., both sides of Theorem 3.4's inequality; the quadrature is derived.
     """
@@ -54,11 +55,10 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
 
 
 def loss_slope(weights: ArrayLike, features: ArrayLike, label: int, sigma: float) -> float:
-    """The derivative E⟨s(z̃) − y*, z̃⟩, at λ = 1, of the mean cross-entropy E L(λz̃) of noisy logits z̃ = M(X + Z),
-    with the softmax s and the true class y*.
+    """The derivative E⟨s(z̃) − y*, z̃⟩, at λ = 1, of the mean cross-entropy E L(λz̃) of noisy logits z̃ = M(X + Z).
 
-    Scaling by a λ just below 1 lowers the mean cross-entropy if and only if this derivative is positive. Otherwise no λ
-    < 1 helps, since E L is convex in λ.
+    s is the softmax and y* the true class; arguments as in `softmax_loss_gap`. Scaling by a λ just below 1 lowers the
+    mean cross-entropy if and only if this derivative is positive. Otherwise no λ < 1 helps, since E L is convex in λ.
 
     Source: derived.
     """

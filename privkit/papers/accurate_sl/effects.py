@@ -1,5 +1,4 @@
-"""Effects that the paper on accurate split learning publishes, and whether each holds without a bug of the released
-code.
+"""Judges effects that the paper on accurate split learning publishes, with and without a bug of the released code.
 
 The released code writes noise into the output of a tanh, whose derivative is then wrong (`defenses.noise.overwritten`).
 Every effect is judged on two audits, with this bug (`noise_in_place=true`) and without it. In both audits, masks and
@@ -27,11 +26,11 @@ from privkit.shared.interval import Interval
 
 _FOLDER = "privkit.papers.accurate_sl"
 _CONFIDENCE = 0.95
-_DEFAULT = 0.7  # σ and b of a noise that names none
+_DEFAULT = 0.7  # σ or b of a noise without a given scale
 _NOISES = ("gaussian_noise:", "laplace_noise:")
 
 _Verdict = Literal["survives", "vanishes", "reversed", "undecided", "not run"]
-_Run = tuple[str, str]  # name of an experiment, and a defense as its rows name it
+_Run = tuple[str, str]  # name of an experiment, and the text of a defense in its result rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +38,15 @@ class Effect:
     """A published statement that one run is more accurate than another."""
 
     claim: str  # the statement, with its table
-    better: _Run  # the run that is more accurate, without the fault
-    worse: _Run  # the other one
+    better: _Run  # the run that is more accurate by the statement, without the fault (the bug)
+    worse: _Run  # the run that is less accurate
     # (table, row, column) of both printed accuracies; empty if the table prints "diverge" for one
     numbers: Sequence[tuple[str, str, str]] = ()
-    no_fault: str = ""  # why the fault cannot act on this network, in a clause; empty if it changes the gradient
+    no_fault: str = ""  # a clause why the fault cannot act on this network; empty if it changes the gradient
 
     @property
     def published(self) -> float | None:
-        """The printed difference of the accuracies, in [−1, 1]."""
+        """The printed difference of the accuracies, in [−1, 1]; None if the paper does not print both accuracies."""
         if not self.numbers:
             return None
         better, worse = (printed("accurate_sl", *number) for number in self.numbers)
@@ -56,20 +55,18 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class _JudgedEffect:
-    """An effect, its measured size in the runs, and the verdict."""
-
     effect: Effect  # the published statement
-    # difference of the accuracies of the same seeds with the fault; None below two common seeds, and where the fault
-    # cannot act
+    # difference in accuracy (better − worse) over common seeds, with the fault; None below two common seeds, or if the
+    # fault cannot act
     released: Interval | None
-    sound: Interval | None  # the same without the fault
-    # the same without the fault and with the derivative of mask or scale; None without rows of it
+    sound: Interval | None  # the difference without the fault; None below two common seeds
+    # the difference without the fault and with the exact derivative of mask or scale; None if it was not run
     exact: Interval | None
-    # "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it holds 0, but with
-    # the fault the effect is there, and larger by an interval above 0. "undecided" otherwise, and "not run" below two
-    # common seeds.
+    # "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if this interval holds
+    # 0, but the difference with the fault lies above 0 and is larger, by an interval above 0. "undecided" otherwise;
+    # "not run" below two common seeds.
     verdict: _Verdict
-    length: str = ""  # steps of training and the epoch that was kept, of these runs; "" if the rows do not say
+    length: str = ""  # the runs' training steps and the epoch that was kept; "" if the rows do not say
 
 
 def with_fault(defense: str) -> str:
@@ -79,8 +76,7 @@ def with_fault(defense: str) -> str:
 
 
 def _with_derivative(defense: str) -> str:
-    """Change a defense's text so that masks and scales return their exact derivative instead of the released code's
-    gradient.
+    """Change a defense's text so that masks and scales return their exact derivative, not the released code's gradient.
 
     >>> _with_derivative("gaussian_noise+masking:variant=straight_through,at_inference=false")
     'gaussian_noise+masking:at_inference=false'
@@ -96,9 +92,9 @@ def _toml() -> dict[str, Any]:
 
 
 def bounds_of(experiment: str, defense: str) -> dict[str, float]:
-    """Two values of ε, at the same δ, for one release with a defense's noise: "published_epsilon" (as in the paper's
-    Table 11) and "sound_epsilon" (correct). Empty if Table 11 has no row for the experiment.
-    """
+    """The ε of one release with a defense's noise, at the δ of the paper's Table 11, in two versions.
+    "published_epsilon" is printed in the table, "sound_epsilon" is exact. The result is empty if the table has no row
+    for the experiment."""
     for stage in defense.split("+"):
         law, _, options = stage.partition("_noise:")
         given = dict(option.split("=") for option in options.split(",") if option)
@@ -115,7 +111,7 @@ def bounds_of(experiment: str, defense: str) -> dict[str, float]:
 
 @cache
 def effects() -> tuple[Effect, ...]:
-    """The published effects, read from `effects.toml`."""
+    """Load the published effects (differences in accuracy between two runs) from `effects.toml`."""
     return tuple(
         Effect(
             claim=entry["claim"],
@@ -129,7 +125,8 @@ def effects() -> tuple[Effect, ...]:
 
 
 def needed_runs(claims: Sequence[str] = ("*",)) -> set[_Run]:
-    """The runs, with and without the fault, that are compared by effects whose claim matches one of the patterns."""
+    """The runs (experiment, defense) that the effects need: with and without the released code's bug, and with the
+    exact derivative. Only effects count whose claim matches one of the patterns in `claims`, with * for any text."""
     named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
     runs = {run for effect in named for run in (effect.better, effect.worse)}
     acts = {run for effect in named if not effect.no_fault for run in (effect.better, effect.worse)}
@@ -143,7 +140,7 @@ def shipped_rows() -> list[dict[str, Any]]:
 
 
 def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]]:
-    """Run -> seed -> accuracy on test images without noise, in [0, 1]."""
+    """The accuracy on test images without noise, in [0, 1], by run and then by seed."""
     found: dict[_Run, dict[int, float]] = {}
     for row in rows:
         found.setdefault((row["experiment"], row["defense"]), {})[row["seed"]] = row["accuracy"]
@@ -151,7 +148,7 @@ def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]
 
 
 def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> _JudgedEffect:
-    """The verdict on an effect, from the differences between runs with equal seeds."""
+    """Judge an effect by the differences in accuracy between runs with equal seeds; `found` is from `accuracies`."""
     released, sound, exact = (_gaps(effect, found, change) for change in (with_fault, str, _with_derivative))
     common = sorted(sound if effect.no_fault else set(released) & set(sound))
     if len(common) < 2:
@@ -170,7 +167,7 @@ def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) ->
 
 
 def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Callable[[str], str]) -> dict[int, float]:
-    """Seed -> difference of the two runs' accuracies; `change` is applied to the runs' defenses first."""
+    """Differences of the two runs' accuracies by seed, after `change` is applied to the texts of their defenses."""
     better, worse = (
         found.get((experiment, change(defense)), {}) for experiment, defense in (effect.better, effect.worse)
     )
@@ -178,9 +175,8 @@ def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Cal
 
 
 def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffect, ...]:
-    """The verdict on each published effect, from result rows (None: those that ship). Only runs of equal length are
-    compared: the length with the most seeds or, on a tie, the longest.
-    """
+    """The verdict on each published effect, from result rows; None uses the rows that ship with the package. Only runs
+    of equal length are compared: the length with the most seeds or, on a tie, the longest."""
     given = shipped_rows() if rows is None else rows
     by_length = grouped(given, lambda row: (row.get("steps", 0), row.get("kept", "")))
     longest_first = sorted(by_length, reverse=True) or [(0, "")]
@@ -197,11 +193,11 @@ def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffe
     return tuple(at_its_longest(effect) for effect in effects())
 
 
-_KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}  # which epoch of a run was kept, in words
+_KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}  # name of the kept epoch -> words
 
 
 def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[ComparedClaim]:
-    """The measured effects, as claims of the paper compared with our results; see `judged`."""
+    """Yield the measured effects as claims of the paper compared with our results; arguments as in `judged`."""
     verdicts: dict[_Verdict, ClaimVerdict] = {"survives": "reproduced", "undecided": "unproven"}
     for one in judged(rows):
         if one.sound is None:
@@ -222,12 +218,12 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
 
 
 def with_it(one: _JudgedEffect) -> str:
-    """The size of an effect with the fault, or the reason why the fault does not change it."""
+    """The difference in accuracy with the released code's bug as text, or the reason why the bug has no effect."""
     return f"with it {shown(one.released)}" if one.released else f"the fault cannot act: {one.effect.no_fault}"
 
 
 def shown(interval: Interval) -> str:
-    """A difference with its interval's limits, as text."""
+    """The value and the limits of an interval as text, such as "+0.012 [+0.003, +0.021]"."""
     return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 

@@ -1,4 +1,4 @@
-"""Figs. 2, 6 and 7: errors under masking and scaling of noisy smashed data, simulated and in closed form."""
+"""Draws Figs. 2, 6 and 7: errors under masking and scaling of noisy smashed data, simulated and in closed form."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _FACTORS = {
 
 
 def figure(name: str, settings: Settings) -> Figure:
-    """Draw one of the figures of the simulation."""
+    """Simulate and draw the figure "figure_2", "figure_6" or "figure_7" of the paper with these settings."""
     return panels(simulate(settings, SIMULATED[name][1]), settings)
 
 
 FIGURES: Mapping[str, Callable[[], Figure]] = {
     name: partial(figure, name, settings) for name, (settings, _) in SIMULATED.items()
 }
-"""File name -> the picture."""
+"""File name -> the function that draws the figure."""
 
 
 def panels(drawn: Sequence[Curves], settings: Settings) -> Figure:
-    """Draw curves in panels, two in a row, which share the vertical axis."""
+    """Draw curves in panels, two in a row; the panels of a row share the vertical axis."""
     columns = min(2, len(drawn))
     rows = len(drawn) // columns
     figure = Figure(figsize=(4.6 * columns, 3.1 * rows + 0.7), dpi=160, layout="constrained")
@@ -65,7 +65,6 @@ def panels(drawn: Sequence[Curves], settings: Settings) -> Figure:
 
 
 def _closed_form(curves: Curves, settings: Settings) -> Array:
-    """The exact curves of the linear layer, [levels, points]."""
     average = LinearLayer.average(rows=settings.rows, columns=settings.columns)
     error = scale_mse if curves.operator == "scaling" else mask_mse
     noises = [CutNoise(law=settings.law, scale=scale) for scale in settings.scales]

@@ -1,4 +1,4 @@
-"""Table 11 of accurate split learning: its printed bounds, its formulas' values, and the exact values."""
+"""Table 11 of accurate split learning: its printed bounds, the values of its formulas, and the exact values."""
 
 from __future__ import annotations
 
@@ -22,24 +22,22 @@ class PrintedBound:
     """One printed bound of Table 11 of the accurate split learning paper; layer sizes are from its Table 1."""
 
     name: str  # model and data set
-    noise: _Noise  # "gaussian" or "laplace"
-    dimensions: int  # n, size of the cut layer
+    noise: _Noise  # law of the noise
+    dimensions: int  # size n of the cut layer
     scale: float  # σ of the Gaussian noise, b of the Laplace noise
-    half: float  # the number in parentheses; the table prints it as "(half)*2"
-    delta: float  # 1e-5, or 0 for Laplace noise
+    half: float  # half of the printed ε: the table prints "(half)*2"
+    delta: float  # 1e-5 for Gaussian noise, 0 for Laplace noise
 
     @property
     def epsilon(self) -> float:
-        """The printed ε; the table prints half of it and the factor 2."""
+        """The printed ε, which is twice `half`."""
         return 2.0 * self.half
 
     @cached_property
     def certificate(self) -> Certificate:
-        """The printed ε, sound exactly if it is at least `lower`, the true ε of one release of n numbers in [−1, 1].
-
-        Its quantity `formula` is twice the variant of the formula that is nearest to the printed number: c√n/σ, or √n/b
-        for Laplace noise.
-        """
+        """The printed ε, as the claim of a certificate for one release of n numbers in [−1, 1]. Its `lower` is the
+        exact ε, and the claim is sound if it is at least this. Its quantity `formula` is the value of the paper's
+        formula at the L2 diameter 2√n: 2c√n/σ with c = √(2·ln(1.25/δ)), or 2√n/b for Laplace noise."""
         n, scale, claim = self.dimensions, self.scale, self.epsilon
         if self.noise == "laplace":
             formula, exact = laplace_epsilon(n, scale, norm="l2") / 2, laplace_epsilon(n, scale, norm="l1")
@@ -77,9 +75,9 @@ _SPLIT_LAYERS = {
     "MLP on IMDB": "MLP on IMDB: Embedding - FC FC - Loss",
     "LSTM on Names": "RNN on Names: Embedding - RNN FC - Loss",
 }
-"""Model of Table 11 -> its row of Table 1, which gives the size of the cut layer."""
+"""Model of Table 11 -> its row in Table 1, which gives the size of the cut layer."""
 _NAMES_BATCH = int(printed("accurate_sl", "Table 2", "LSTM on Names", "batch size"))
-"""Batch size of the Names model: its printed ε is the MNIST row's over the square root of this."""
+"""Batch size of the Names model: its printed ε is the MNIST row's, divided by the square root of the batch size."""
 
 TABLE_11: tuple[PrintedBound, ...] = tuple(
     PrintedBound(
@@ -98,6 +96,6 @@ TABLE_11: tuple[PrintedBound, ...] = tuple(
 
 
 def row_of(name: str, noise: str, scale: float) -> PrintedBound | None:
-    """The row of Table 11 for a model's name in the table, a law of noise and its σ or b; None if there is none."""
+    """Find the row of Table 11 by the model's name, the law of the noise and its σ or b; None if there is none."""
     wanted = (name, noise, scale)
     return next((bound for bound in TABLE_11 if (bound.name, bound.noise, bound.scale) == wanted), None)

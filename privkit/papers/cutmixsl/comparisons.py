@@ -13,7 +13,7 @@ _printed = partial(printed, "cutmixsl")
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """Differences and ratios stated in the paper's text, recomputed from its tables."""
+    """Yield the differences and ratios stated in the paper's text, recomputed from its tables."""
     for model in ("ViT-Tiny", "PiT-Tiny"):
         gain = _printed("Table 1", "Patch CutMix", model) - _printed("Table 1", "Parallel SL", model)
         yield _stated("Patch CutMix over parallel SL", model, gain, "points of accuracy, from Table 1")
@@ -41,7 +41,6 @@ def comparisons() -> Iterator[ComparedClaim]:
 
 
 def _stated(row: str, column: str, ours: float, quantity: str) -> ComparedClaim:
-    """A number stated in the text, compared with its value from a table, up to rounding of the text's last digit."""
     stated = _printed("text", row, column)
     step = 1.0 if stated.is_integer() else 0.1
     return ComparedClaim(

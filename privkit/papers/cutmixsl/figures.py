@@ -17,4 +17,4 @@ _METHODS = {
 }
 
 FIGURES: Mapping[str, Callable[[], Figure]] = {"mixed_pictures": partial(mixed_pictures, _METHODS)}
-"""File name -> the picture."""
+"""File name -> the function that draws the figure."""

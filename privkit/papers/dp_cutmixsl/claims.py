@@ -13,12 +13,14 @@ from privkit.shared.certificate import Certificate
 
 
 def smashed_rdp(setting: GroupRelease, order: float) -> float:
-    """Rényi bound for smashed data, ε₁,s(α) = αΔ²D_s/(2σ_s²), for an order α > 1; an infinite result is refused."""
+    """Rényi bound for smashed data at order α > 1, in nats: ε₁,s(α) = αΔ²D_s/(2σ_s²); ValueError if it overflows. Δ,
+    D_s and σ_s are the fields `clip`, `dimensions` and `sigma` of `setting`."""
     return _rdp(order, setting.clip, setting.dimensions, "sigma", setting.sigma)
 
 
 def label_rdp(setting: GroupRelease, order: float) -> float:
-    """Rényi bound for labels, ε₁,y(α) = αD_y/(2σ_y²); 0 if no labels are released."""
+    """Rényi bound for labels at order α > 1, in nats: ε₁,y(α) = αD_y/(2σ_y²); 0 if no labels are released. D_y and σ_y
+    are the fields `label_dimensions` and `sigma_labels` of `setting`."""
     sigma = setting.sigma if setting.sigma_labels is None else setting.sigma_labels
     bound = _rdp(order, 1.0, setting.label_dimensions, "sigma_labels", sigma)
     return 0.0 if setting.labels == "none" else bound
@@ -70,12 +72,11 @@ def corollary_1_epsilon(setting: GroupRelease, order: float, delta: float) -> fl
 
 
 def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
-    """What Theorem 1 claims, as a certificate: its Rényi bound at α = `order`, converted to (ε, δ)-DP, without
-    amplification.
+    """The claim of Theorem 1, as a certificate: its Rényi bound at α = `order`, converted to (ε, δ)-DP.
 
     The claim is not a valid bound in four cases: mixing ratios λ are random; clients add the noise, so that the
-    theorem's variance is wrong; a client fills ⌈λN⌉ > λN of N patches; or labels can differ, in squared distance, by
-    more than the theorem's D_y.
+    theorem's variance is wrong; a client fills ⌈λN⌉ > λN of N patches; or the squared distance of two labels can exceed
+    the theorem's D_y.
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
     """
@@ -84,8 +85,7 @@ def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certifica
 
 
 def corollary_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
-    """What Corollary 1 claims, as a certificate at δ: Theorem 1 at one order, with amplification by sampling k of n
-    clients.
+    """The claim of Corollary 1, as a certificate at δ: Theorem 1 at one order, amplified by sampling k of n clients.
 
     If clients are really sampled, the same ε even holds at δ·k/n (`quantities["delta_after_sampling"]`). The claim is
     not a valid bound if Theorem 1's is not, or if groups are round-robin, so that every client takes part.
@@ -188,7 +188,6 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
 
 
 def _rdp(order: float, width: float, dimensions: int, name: str, sigma: float) -> float:
-    """The Rényi bound α·D·(width/σ)²/2; an infinite result is refused."""
     ratio = float(width) / float(sigma)
     divergence = validate.real("order", order, above=1) * dimensions * ratio * ratio / 2
     if not isfinite(divergence):

@@ -1,4 +1,4 @@
-"""Claims of DP-CutMixSL compared with our results: group sizes, Theorem 1 and Corollary 1."""
+"""Compares claims of DP-CutMixSL with our results: group sizes, Theorem 1 and Corollary 1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MIXING: tuple[tuple[Mechanism, Literal["k₂*", "k₃*"]], ...] = (("dp_mixsl",
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """Group sizes, then Theorem 1, then Corollary 1 under its assumptions and as in the paper's experiments."""
+    """Yield claims on group sizes, on Theorem 1, and on Corollary 1 as it is stated and as the paper applies it."""
     for name, symbol in _MIXING:
         yield from _group_size(name, symbol)
     for name, _ in _MIXING:
@@ -66,7 +66,7 @@ def _exponent(name: Mechanism, group: float) -> float:
 
 
 def _figure_7() -> Iterator[ComparedClaim]:
-    """Changes of ε′ with the group size, computed from the formulas, since the paper prints no numbers."""
+    """Claims on how ε′ changes with the group size. The paper prints no numbers, so its formulas are evaluated."""
     falling: tuple[tuple[Mechanism, bool], ...] = (("dp_sl", False), ("dp_mixsl", True), ("dp_cutmixsl", True))
     for name, falls in falling:
         curve = figure_7(name)[:, 1]
@@ -115,7 +115,6 @@ def _corollary_1(name: Mechanism, delta: float, drawn: bool) -> ComparedClaim:
 
 
 def _at_best(formula: Callable[..., Certificate], setting: GroupRelease, delta: float, proven: float) -> str:
-    """A sentence on the formula's value at its best order, instead of Table 1's α = 2."""
     order = best_order(setting, delta)
     found = formula(setting, order=order, delta=delta).epsilon
     beside = "undercuts" if found < proven else "stays above"

@@ -1,4 +1,4 @@
-"""Figures of ε (proven, and by Corollary 1) against group size, noise and rounds, and pictures of messages."""
+"""Draws ε (proven, and by Corollary 1) against group size, noise and rounds, and pictures of messages."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _METHODS = {
     "DP-Mixup": "dp_mixsl:concentration=inf,bound=1,signed=true",
     "DP-CutMix": "dp_cutmixsl:concentration=inf,bound=1,signed=true",
 }
-"""Title of a picture -> the method; a clamp of width 1 keeps both signs of tokens."""
+"""Title of a picture -> the method. The clamp to width 1 is signed, so that it keeps both signs of tokens."""
 
 
 def against_group(groups: Sequence[int] = _GROUPS, *, drawn: bool = False) -> Figure:
-    """ε against the group size k in 1..10; with `drawn`, for Dir(2) ratios and round-robin groups, as in the paper."""
+    """Draw ε against the group size k, by default 1 to 10; `drawn` takes Dir(2) ratios and round-robin groups."""
     return _picture(
         lambda name, group: Experiment(name=name, group=int(group), drawn=drawn),
         groups,
@@ -76,7 +76,7 @@ FIGURES: Mapping[str, Callable[[], Figure]] = {
     "epsilon_against_rounds": _against_rounds,
     "mixed_pictures": partial(mixed_pictures, _METHODS),
 }
-"""File name -> the picture."""
+"""File name -> the function that draws the figure."""
 
 
 def _picture(
@@ -88,7 +88,6 @@ def _picture(
     published: str = "dashed: Corollary 1, α = 2",
     **axes: Any,
 ) -> Figure:
-    """A figure with one curve per mechanism; a published value not below the proven one is marked as a bound."""
     drawn = []
     for name, label in NAMES.items():
         row = [experiment(name, value) for value in values]

@@ -1,4 +1,4 @@
-"""The best mixing group size under Corollary 1: the paper's k₂* and k₃*, and the true minimizers."""
+"""The group size with the smallest ε′ of Corollary 1: the paper's k₂* and k₃*, and the true minimizers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def published_group_size(setting: GroupRelease, order: float, delta: float) -> f
     ε₁,s and ε₁,y are the Rényi bounds for smashed data and labels without mixing, and ε_o is the conversion to (ε,
     δ)-DP. The formulas minimize k(ε(α) + ε_o), which approximates Corollary 1 only if ε(α) + ε_o is much smaller than
     1. With the paper's parameters it exceeds 1 for every k, so k₂* and k₃* do not minimize Corollary 1's ε′
-    (`exact_group_size` does). The mechanism "dp_sl" is refused, since its ε′ grows with k.
+    (`exact_group_size` does). Raises ValueError for the mechanism "dp_sl", since its ε′ grows with k.
 
     Source: the DP-CutMixSL paper, Corollary 1.
     """
@@ -42,13 +42,12 @@ def published_group_size(setting: GroupRelease, order: float, delta: float) -> f
 
 
 def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float:
-    """The real number k, as group size, that minimizes Corollary 1's ε′ at λ = 1/k; it may lie outside [1, n] for n
-    clients. "dp_sl" is refused, as in `published_group_size`.
+    """The real group size k that minimizes Corollary 1's ε′ at λ = 1/k; it may lie outside [1, n] for n clients.
 
     The exponent in ε′ is B/k + C/k² + ε_o, where B = 0 and C = ε₁,s + ε₁,y for Mixup, and B = ε₁,s and C = ε₁,y for
     CutMix. The derivative vanishes at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. With p = B/k + 2C/k² and t = −ln(1 −
     p) this means t = ε_o + B/k + C/k². As 1/k grows, the right side grows more slowly than the left, so the root is
-    unique; it lies in [ε_o, ε_o + 1].
+    unique; it lies in [ε_o, ε_o + 1]. Raises ValueError for "dp_sl", as `published_group_size` does.
 
     Source: derived; minimizes Eqs. 23 and 24.
     """

@@ -14,17 +14,17 @@ from privkit.papers.dp_cutmixsl.group_size import ORDER
 from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism, table_1, table_1_value
 from privkit.shared.certificate import Certificate
 
-_CONCENTRATION = 2.0  # α_M of the ratios that the paper's experiments draw
+_CONCENTRATION = 2.0  # α_M of the Dirichlet law from which the paper's experiments draw mixing ratios
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One mechanism with the parameters of Table 1."""
+    """One mechanism of the paper, with the parameters of its Table 1."""
 
-    name: Mechanism  # the mechanism
-    group: int = 2  # k clients in a mixing group
-    sigma: float = 16 / 255  # σ_s = σ_y
-    rounds: int = 1  # T releases
+    name: Mechanism
+    group: int = 2  # number k of clients in a mixing group
+    sigma: float = 16 / 255  # standard deviation σ_s = σ_y of the noise on smashed data and labels
+    rounds: int = 1  # number T of releases
     # False for the corollary's assumptions (λ = 1/k, a secret k of 10 clients). True for the paper's experiments:
     # ratios from Dir(2) and round-robin groups.
     drawn: bool = False
@@ -42,7 +42,7 @@ class Experiment:
         return replace(setting, sampling="partition", concentration=concentration)
 
     def published(self, delta: float) -> tuple[float, str]:
-        """T rounds by Corollary 1: T times its ε at δ/T, and the reason why this is no bound (empty if it is one)."""
+        """The ε of T rounds by Corollary 1 (T times its ε at δ/T), and the reason why it is no bound, or ""."""
         claim = corollary_1(self.setting(), order=ORDER, delta=delta / self.rounds)
         return self.rounds * claim.epsilon, claim.objection
 
@@ -71,9 +71,9 @@ def specification(
     chosen: int | None = None,
     rounds: int = 1,
 ) -> SplitMechanism:
-    """A release with the labels, smashed data and n clients of the paper's Table 1 and noise `sigma` on both, for the
-    accountants. `chosen` clients are drawn in each round; None means all n.
-    """
+    """Specify a release with smashed data, labels and n clients as in the paper's Table 1, for the accountants. `sigma`
+    is the standard deviation of the noise on smashed data and labels. `chosen` clients are drawn in each round; None
+    means that all take part."""
     clients = int(table_1_value("n"))
     return SplitMechanism(
         smashed=Clamp(low=0, high=table_1_value("Δ"), dimensions=int(table_1_value("D_s"))),

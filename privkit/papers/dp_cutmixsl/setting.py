@@ -28,21 +28,21 @@ class GroupRelease(Checked):
     Source: the DP-CutMixSL paper, §3C, §4A and Table 1.
     """
 
-    mechanism: Mechanism  # "dp_sl", "dp_mixsl" or "dp_cutmixsl"
-    sigma: Positive  # σ_s > 0, standard deviation of the noise on each coordinate of the smashed data
-    sigma_labels: Positive | None = None  # σ_y > 0, standard deviation of the noise on labels; None: `sigma`
-    dimensions: Count  # D_s ≥ 1, numbers in the smashed data of one record
-    clip: Positive  # Δ > 0, width of the interval to which every coordinate is clamped before the noise
-    label_dimensions: Count  # D_y ≥ 1, squared distance of two labels in the paper's formula
-    labels: _Labels  # "one_hot", "unit_box" ([0, 1]^L) or "none" (not released: the label term is zero)
-    classes: Count | None = None  # L ≥ 1, the labels' real length; None: D_y
-    group: Count  # k ≥ 1 clients in a mixing group
-    clients: Count  # n ≥ k, number of all clients
-    mixing_ratio: float | None = None  # largest mixing ratio λ_max in [1/k, 1]; None: 1/k for every client
-    # α_M > 0 if the ratios are drawn from Dir(α_M) each time; None: they are fixed
+    mechanism: Mechanism
+    sigma: Positive  # standard deviation σ_s of the noise on each coordinate of the smashed data
+    sigma_labels: Positive | None = None  # standard deviation σ_y of the noise on labels; None takes `sigma`
+    dimensions: Count  # count D_s of numbers in the smashed data of one record
+    clip: Positive  # width Δ of the interval to which every coordinate is clamped before the noise
+    label_dimensions: Count  # squared distance D_y of two labels in the paper's formula
+    labels: _Labels  # "one_hot", "unit_box" (labels in [0, 1]^L) or "none" (not released: the label term is zero)
+    classes: Count | None = None  # real length L of the labels; None takes D_y
+    group: Count  # number k of clients in a mixing group
+    clients: Count  # number n ≥ k of all clients
+    mixing_ratio: float | None = None  # largest mixing ratio λ_max in [1/k, 1]; None takes 1/k for every client
+    # parameter α_M of the law Dir(α_M) from which the ratios are drawn each time; None if they are fixed
     concentration: Positive | None = None
-    patches: Count | None = None  # N ≥ 1 patches, of which CutMix keeps ⌈λN⌉; None: λN is assumed to be whole
-    noise_site: _NoiseSite  # "mixer" (after mixing, Eqs. 15-16) or "client" (before it, Eqs. 5-7).
+    patches: Count | None = None  # number N of patches, of which CutMix keeps ⌈λN⌉; None takes λN as whole
+    noise_site: _NoiseSite  # place of the noise: "mixer" (after mixing, Eqs. 15-16) or "client" (before, Eqs. 5-7)
     # "without_replacement" (k of n clients, drawn secretly and uniformly) or "partition" (round-robin: all clients)
     sampling: _Sampling
 
@@ -85,24 +85,24 @@ class GroupRelease(Checked):
 
     @property
     def held(self) -> float:
-        """Largest share of the D_s coordinates that these patches can hold, if each patch holds at most ⌈D_s/N⌉."""
+        """Largest share of the D_s coordinates that the kept patches can hold, if each patch holds at most ⌈D_s/N⌉."""
         if self.patches is None or self.mechanism != "dp_cutmixsl":
             return self.kept
         return float(kept_share(np.array(self.kept), self.patches, self.dimensions))
 
 
 def table_1_value(parameter: str) -> float:
-    """A number of the paper's Table 1 by its symbol. Its values of σ² are read as standard deviations σ, since only
-    this reading gives the printed best group size k₂* = 28.55.
-    """
+    """A number of the paper's Table 1 by its symbol, such as "D_s". Values that the table calls σ² are read as standard
+    deviations σ, since only this reading gives the printed best group size k₂* = 28.55."""
     return printed("dp_cutmixsl", "Table 1", "DP measurement", parameter)
 
 
 def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> GroupRelease:
-    """A release with the parameters of the paper's Table 1, for a group of k = `group` in 1..10 clients.
+    """Set up a release with the parameters of the paper's Table 1, for a group of k = `group` in 1..10 clients.
 
     The group is drawn without replacement from 10 clients. Each client has the mixing ratio λ = 1/k; in CutMix it fills
-    ⌈64λ⌉ of 64 patches. Noise (8/255, 16/255 or 32/255 in the paper) is added after mixing.
+    ⌈64λ⌉ of 64 patches. Noise with standard deviation `sigma` (8/255, 16/255 or 32/255 in the paper) is added after
+    mixing.
 
     Source: the DP-CutMixSL paper, Table 1 and Fig. 7.
     """
@@ -113,7 +113,7 @@ def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> GroupRelease:
         clip=table_1_value("Δ"),
         label_dimensions=int(table_1_value("D_y")),
         labels="one_hot",
-        classes=10,  # CIFAR-10: D_y = 2 is not a length of its labels, but it is the squared diameter of one-hot labels
+        classes=10,  # CIFAR-10: D_y = 2 is not the length of its labels, but the squared diameter of one-hot labels
         group=group,
         clients=int(table_1_value("n")),
         patches=int(table_1_value("N")),

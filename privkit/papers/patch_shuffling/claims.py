@@ -1,4 +1,4 @@
-"""Patch shuffling as published: Proposition 2 and the ε of its Gaussian baseline; both claims are wrong."""
+"""Patch shuffling as published: Proposition 2, which holds in special cases only, and the ε of a Gaussian baseline."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from privkit.shared.certificate import Certificate
 
 
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
-    """What Proposition 2 claims about batch shuffling, as a certificate: σ-privacy (all orders equally likely) over all
-    N·B patches of B images of N = `tokens` patches, of which `kept` stay with their image.
+    """The claim of Proposition 2 about batch shuffling, as a certificate: all orders are equally likely (σ-privacy).
 
-    The numbers of permutations equal those of `certificates.batch_shuffle`. The proposition holds only if no patch
-    stays with its image, or if the batch is one image.
+    The claim covers all N·B patches of B = `batch` images with N = `tokens` patches, of which `kept` stay with their
+    image. The numbers of permutations equal those of `certificates.batch_shuffle`. The proposition holds only if no
+    patch stays with its image, or if the batch is one image.
 
     Source: the patch shuffling paper, Proposition 2, Eqs. 7 and 8.
     """
@@ -47,8 +47,7 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
 
 
 def dp_baseline(*, delta: float = 1e-5) -> Certificate:
-    """What the paper claims about its baseline "DP", as a certificate: ε ≈ 6.68 with Gaussian noise of standard
-    deviation 1.
+    """The paper's claim about its baseline "DP", as a certificate: ε ≈ 6.68 with Gaussian noise at σ = 1.
 
     The paper states no δ. `quantities["mu"]` is the ratio of sensitivity to noise that would give this ε at `delta`.
 

@@ -1,4 +1,4 @@
-"""Claims of patch shuffling compared with our results: its counts, Proposition 2, its ε and its image errors."""
+"""Compares claims of patch shuffling with our results: its counts, Proposition 2, its ε and its image errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CIFAR10_STDS = (0.2023, 0.1994, 0.2010)  # standard deviations of CIFAR-10's ch
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """The compared claims: counts, propositions, the printed ε, then image errors."""
+    """Yield the compared claims: counts, Proposition 2, the printed ε, then image errors."""
     kept = permutations.kept_tokens(_TOKENS, _KEEP)
     share = permutations.log10_target_share(_TOKENS, _BATCH, kept)
     factorial = permutations.log10_total_permutations(_TOKENS, 1, 0)
@@ -47,7 +47,6 @@ def comparisons() -> Iterator[ComparedClaim]:
 
 
 def _image_errors() -> Iterator[ComparedClaim]:
-    """Checks of printed PSNR and MSE: their agreement, their range, and values of an unsuccessful attack."""
     pairs = list(_pairs())
     apart = [f"{mse.table} {mse.row}" for mse, psnr in pairs if not _agree(mse, psnr)]
     yield ComparedClaim(

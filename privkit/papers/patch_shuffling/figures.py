@@ -1,4 +1,4 @@
-"""Pictures of the similarity of learned position embeddings in the models of a run."""
+"""Draws how similar the learned position embeddings are in the models of a run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from privkit.files.sealed import checked_bytes
 from privkit.files.storage import read_record
 from privkit.run.records import TRAINED, read_manifest
 
-FIGURES: Mapping[str, Callable[[], Figure]] = {}  # nothing can be drawn without a run
+FIGURES: Mapping[str, Callable[[], Figure]] = {}  # empty, since all figures of this paper need a run
 _WEIGHTS = "client.safetensors"
 
 
 def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
-    """File name -> function that draws the paper's Fig. 5 (similarity of position embeddings) for the models of a run.
-    It raises `UsageError` if `run` is no run folder, or no model in it learned position embeddings.
-    """
+    """Find the figures of a run: a function that draws the paper's Fig. 5 for its models, under "position_similarity".
+    Raises `UsageError` if `run` is no run folder, or if no model in it has learned position embeddings."""
     found = _embeddings(run)
     if not found:
         raise UsageError(
@@ -36,8 +35,10 @@ def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
 
 
 def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure:
-    """Draw how similar position embeddings are: a panel for each model's label and embeddings [T, D] of a square grid
-    of T tokens, with one map for each token, of its cosines to all others.
+    """Draw how similar position embeddings are, in one panel for each model.
+
+    `embeddings` maps the label of a model to its embeddings [T, D] of T tokens on a square grid. A panel shows a map
+    for each token: its cosines to all tokens.
 
     Source: patch_shuffling Fig. 5, in the time domain.
     """
@@ -56,8 +57,7 @@ def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure
 
 
 def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Cosines in [−1, 1] between the position embeddings of all pairs of T tokens, [T, D] -> [T, T]; 0 for a zero
-    vector.
+    """Cosines in [−1, 1] between the position embeddings [T, D] of all pairs of T tokens, [T, T]; 0 for a zero vector.
 
     >>> similarity(np.array([[1, 0], [0, 2], [3, 3]], np.float32)).round(3)[2].tolist()
     [0.707, 0.707, 1.0]
@@ -69,8 +69,7 @@ def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Arrange the cosines [T, T] between T tokens as one picture: at each token's place, a map of its cosines to all
-    tokens.
+    """Arrange the cosines [T, T] of T tokens as a picture: at each token's place, a map of its cosines to all tokens.
 
     Tokens form a square grid; gaps of NaN separate the maps.
 

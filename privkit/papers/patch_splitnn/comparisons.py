@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from privkit.papers.contract import ComparedClaim
 from privkit.papers.values import PrintedValue, printed, printed_values
 
-_SIDES = {"CIFAR": 32, "PCam": 96}  # pixels a side of the images
+_SIDES = {"CIFAR": 32, "PCam": 96}  # side of the images in pixels
 _ACCURACIES = ("Table 5", "Table 6", "Table 7")
-_ALMOST_ALL = 0.9  # share of the rows from which "almost all" is granted
+_ALMOST_ALL = 0.9  # least share of rows that counts as "almost all"
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """The compared claims: numbers of patches, costs, and accuracies relative to ResNet18."""
+    """Yield the compared claims: numbers of patches, costs, and accuracies relative to ResNet18."""
     counts = [value for value in printed_values("patch_splitnn") if value.column == "patches"]
     wrong = [value for value in counts if _patches(value.row) != value.value]
     yield ComparedClaim(
