@@ -18,10 +18,10 @@ from privkit.torch_utils.seeded import seeded
 
 
 def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
-    """Cut a chain of modules after the one called `cut`, which may be any module but the last.
+    """Cut a chain of modules after the one named `cut`, which may be any module but the last.
 
-    The modules in `pieces`, in order, map images in [−1, 1] to logits. Convolutions mix neighboring pixels, so smashed
-    data reveal their position in the image.
+    `pieces` maps names to modules that, in this order, turn images scaled to [−1, 1] into logits. The lower segment
+    first scales images from [0, 1]. Convolutions mix neighboring pixels, so smashed data reveal positions.
     """
     names = list(pieces)
     below = names.index(cut) + 1
@@ -76,7 +76,7 @@ class Cnn(NamedCuts):
 CNN = Cnn()  # the network of accurate_sl on MNIST, cut after its first linear layer
 
 
-_SMALLEST = 12  # pixels per side, which leave 1×1 after the second pooling
+_SMALLEST = 12  # pixels per side; smaller images leave nothing after the second pooling
 
 
 @dataclass(frozen=True, kw_only=True)

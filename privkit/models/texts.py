@@ -66,7 +66,7 @@ TEXT_MLP = _TextMlp()  # the network of accurate_sl on IMDB, cut after its hidde
 
 
 _LAYERS: dict[str, type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
-"""Kind -> torch's layer."""
+"""Kind of a recurrent layer -> torch's class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Recurrent(NamedCuts):
 
 
 class _EmbeddedLast(nn.Module):
-    """Embedding of a sequence, with its padding moved from the end to the front."""
+    """Embeds a sequence after moving its padding from the end to the front."""
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _EmbeddedLast(nn.Module):
 
 
 class _LastState(nn.Module):
-    """The state of the last recurrent layer after the last token."""
+    """Runs recurrent layers on tokens [N, T, D]; returns the last layer's state after the last token, [N, width]."""
 
     def __init__(self, layers: nn.RNNBase) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class _LastState(nn.Module):
 
 
 LSTM = Recurrent()  # one LSTM layer of width 64, cut at its last state: trains in seconds
-RNN = Recurrent(kind="rnn")  # the same with a plain recurrent layer
+RNN = Recurrent(kind="rnn")  # a plain recurrent layer of width 64, cut at its last state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +274,7 @@ class Albert(EvenHeads):
 
 
 class _Pooled(nn.Module):
-    """The pooler's output, with padding masked."""
+    """ALBERT's pooler output, [N, width], with padding masked in the attention."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

@@ -22,13 +22,13 @@ from privkit.models.tables import Columns
 from privkit.models.tokens import Centered
 from privkit.torch_utils.seeded import seeded
 
-Ranges = tuple[tuple[int, int], ...]  # columns that one party holds: from, up to
+Ranges = tuple[tuple[int, int], ...]  # the columns of one party, as pairs (first, end) with the end excluded
 
 
 class Parties(nn.Module):
     """The parties' segments as one module: each reads its party's columns of a record; outputs are concatenated.
 
-    A party's columns are pairs (first, end) with the end excluded.
+    Each party's columns are given as pairs (first, end) with the end excluded.
     """
 
     def __init__(self, ranges: Sequence[Ranges], segments: Sequence[nn.Module]) -> None:
@@ -41,7 +41,7 @@ class Parties(nn.Module):
         return torch.cat([segment(part) for segment, part in zip(self.segments, columns, strict=True)], -1)
 
     def of(self, records: Tensor, numbers: Collection[int]) -> Tensor:
-        """Records in which only the columns of the parties `numbers` (from 0) remain; all other columns are set to 0.
+        """Set all columns of records to 0, except those of the parties `numbers` (from 0).
 
         >>> parties = Parties([((0, 2),), ((2, 4),)], [nn.Identity(), nn.Identity()])
         >>> parties.of(torch.ones(1, 4), [1])
@@ -79,7 +79,7 @@ def _strip(channels: int, width: int) -> list[nn.Module]:
 
 
 def _shifted(strips: Sequence[Sequence[nn.Module]], maps: tuple[int, ...], cut: int) -> Parties:
-    """The layers behind the cut, which the server runs on each party's vector, reshaped to maps [C, H, W]."""
+    """Build the layers behind the cut for the server, which reshapes each party's vector to feature maps [C, H, W]."""
     size = prod(maps)
     ranges = [((size * number, size * (number + 1)),) for number in range(len(strips))]
     return Parties(ranges, [nn.Sequential(nn.Unflatten(1, maps), *strip[cut:]) for strip in strips])
@@ -172,7 +172,7 @@ class Vertical(Checked):
         return held, lowers
 
     def _held(self, parties: Sequence[int]) -> list[Ranges]:
-        """The runs of neighboring columns that each party holds, from the party number of each column."""
+        """The runs of neighboring columns that each party holds, given the party number of each column."""
         if (holders := max(parties) + 1) != self.parties:
             cure = f"use parties={holders}" if holders > 1 else "use another model, or give another party columns"
             raise UsageError(f"parties={self.parties} need as many holders of columns, not {holders}; {cure}")

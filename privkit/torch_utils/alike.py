@@ -1,4 +1,4 @@
-"""Rows of a tensor that are equal up to rounding."""
+"""Counts rows of a tensor that are equal up to rounding."""
 
 from __future__ import annotations
 

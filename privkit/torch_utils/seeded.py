@@ -10,8 +10,8 @@ import torch
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """A context in which the global generators of the CPU and of `device` start at `seed`; they are restored
-    afterwards.
+    """Context manager that starts the global generators of the CPU and of `device` at `seed`, and restores them at the
+    end.
 
     >>> with seeded(torch.device("cpu"), 0):
     ...     first = torch.rand(3)

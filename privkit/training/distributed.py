@@ -19,7 +19,7 @@ _ALONE = ContextVar("alone", default=False)
 
 @contextmanager
 def alone(yes: bool = True) -> Iterator[None]:
-    """A context in which this process trains alone, without torchrun's other processes.
+    """Context manager in which this process trains alone, without torchrun's other processes.
 
     Inside it, `alone(False)` opens a context in which all processes train together again.
     """
@@ -48,7 +48,7 @@ def joined_processes() -> tuple[int, int]:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Average `.grad` over all processes by one all-reduce; a single process has nothing to average."""
+    """Average `.grad` over all processes by one all-reduce; a single process changes nothing."""
     _, world = processes()
     gradients = [p.grad for p in parameters if p.grad is not None] if world > 1 else []
     if not gradients:

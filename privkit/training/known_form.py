@@ -1,4 +1,4 @@
-"""The fixed part of a stage for each record separately; an adversary who knows the clients' code can compute it."""
+"""The fixed (deterministic) part of a defense stage, for each record separately, which an adversary can compute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privkit.defenses.base import Defense, is_own
 from privkit.torch_utils.seeded import seeded
 
 _ROWS = 4
-"""Made-up records on which a stage shows whether it draws."""
+"""Number of random records on which a stage is tested for random draws."""
 
 
 def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
@@ -42,12 +42,14 @@ class PublicTransform(nn.Module):
 
 
 class _AsApplied(PublicTransform):
-    """A user's stage applied to each record as one message, or its declared public part if it draws more than noise."""
+    """A user's stage applied to each record as one message, or its declared public part if the stage is otherwise
+    random.
+    """
 
     def __init__(self, defense: Defense, classes: int) -> None:
         super().__init__(defense)
         self._silent, self._classes = defense.noiseless() if defense.noise_fields else defense, classes
-        self.fixed: bool | None = None  # whether it draws nothing beside its noise; None before the first records
+        self.fixed: bool | None = None  # whether the stage without its noise is deterministic; None if untested
 
     def forward(self, smashed: Tensor) -> Tensor:
         if self.fixed is None:
@@ -62,7 +64,7 @@ class _AsApplied(PublicTransform):
 
     @torch.no_grad()
     def _draws_nothing(self, rows: Tensor) -> bool:
-        """Whether other random draws and other records in the batch leave the result for test records unchanged."""
+        """Whether the result for test records is independent of random draws and of other records in the batch."""
         draws = Generator().manual_seed(0)
         made = torch.rand(_ROWS, *rows.shape[1:], generator=draws).to(rows)
         try:

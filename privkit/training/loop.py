@@ -1,4 +1,4 @@
-"""Split training of n clients and one server, round by round, with the cut made explicit."""
+"""Trains n clients and one server by split learning, round by round."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ CAPTURE_FROM_STEPS = 50  # capturing a step takes a tenth of a second
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """A defended model as it was after an epoch."""
+    """A defended model's weights after one epoch."""
 
     number: int  # the epoch's number, counted from 1
     edge: dict[str, Tensor]  # the clients' weights, as a state dictionary
-    upper: dict[str, Tensor]  # the server's weights, likewise
+    upper: dict[str, Tensor]  # the server's weights, as a state dictionary
 
 
 @dataclass
@@ -76,8 +76,8 @@ class Trained:
         upper: the server's segment; for standalone clients, their own upper segments, stacked.
         curve: mean training loss of each epoch.
         release_count: how often the run released one record, and how often one client released anything.
-        validation: accuracy, MCC and AUC of each epoch on validation images; empty without them.
-        best: the best epoch on validation images; None without them.
+        validation: accuracy, MCC and AUC of each epoch on validation images; empty if there are no such images.
+        best: the epoch with the best score on validation images; None if there are no such images.
     """
 
     edge: Clients
@@ -338,7 +338,7 @@ def _check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
 
 
 def round_order(shares: ClientPartition, protocol: SplitProtocol, batch: int, rounds: int, draws: Generator) -> Tensor:
-    """The order of an epoch: numbers of the private images that are sent, int64 [steps, clients that send, B]."""
+    """Draw which private images each client sends in each step of an epoch: indices, int64 [steps, clients, B]."""
     if protocol.clients == 1:
         own = shares.of(0).to(draws.device).sort().values
         order = own[torch.randperm(len(own), generator=draws, device=draws.device)]

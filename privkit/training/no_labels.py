@@ -30,6 +30,6 @@ def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tens
 
 
 def of_others(labels: Tensor, seed: int) -> Tensor:
-    """Permute labels [N, ...] at random, so that a record's label says nothing about it."""
+    """Permute labels [N, ...] at random, so that a record's label says nothing about the record."""
     order = torch.randperm(len(labels), generator=Generator().manual_seed(seed))
     return labels[order.to(labels.device)]

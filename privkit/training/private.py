@@ -36,7 +36,7 @@ _NOT_COUNTED = (
 
 
 def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
-    """Raise `UsageError` for private training in several processes, or if records affect each other in the segment."""
+    """Raise `UsageError` if DP-SGD is not possible: in several processes, or if the segment uses batch statistics."""
     if not spec.private:
         return
     for name, layer in clients.lowers.module.named_modules():
@@ -51,7 +51,7 @@ def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
 
 @contextmanager
 def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
-    """A context for one training round; at its end, `.grad` of the lower segments is the gradient of DP-SGD.
+    """Context manager for one training round; at its end, `.grad` of the lower segments is the gradient of DP-SGD.
 
     For each client it is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B, where g_b is the gradient of record b's own
     loss over all weights of the segment, B the batch size, and C = `spec.clip`. If `spec.private` is False, gradients
@@ -100,8 +100,8 @@ def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
 def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdates:
     """The privacy cost of the lower segments' noisy updates, for one record that takes part in `steps` steps.
 
-    Replacing a record changes a step's sum by at most 2C for each copy of the record in the batch. The server sees
-    which releases are in a batch, so there is no amplification by subsampling.
+    Replacing a record changes a step's sum by at most 2C, C = `spec.clip`, for each of the record's `copies` in the
+    batch. The server sees which releases are in a batch, so there is no amplification by subsampling.
     """
     assert spec.noise is not None
     return PrivateUpdates(noise_multiplier=spec.noise / (2 * copies), steps=steps)
@@ -128,7 +128,7 @@ def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec:
     numbers = {"updates_epsilon": float(alone), "updates_of_one_record": float(updates.steps)}
     return replace(
         certificate,
-        lower=None,  # the charge of the updates is not shown to be attained
+        lower=None,  # the updates' privacy cost is not shown to be tight
         quantities={**certificate.quantities, **numbers},
         assumptions=certificate.assumptions if proven else (*certificate.assumptions, _NOT_ALONE),
     )

@@ -19,14 +19,14 @@ from privkit.errors import UsageError
 from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
 
 _OF_OPTIMIZER = ("momentum", "weight_decay")
-"""Options that mean something for one optimizer only, so that a side with another does not take them over."""
+"""Options of a particular optimizer, which a side with another optimizer does not copy."""
 _SCHEDULES_WITH = {
     "warm_up": ("one_cycle", "cosine"),
     "milestones": ("multi_step",),
     "decay": ("multi_step",),
     "lowest_rate": ("cosine",),
 }
-"""Options that mean something for some schedules only, with these schedules."""
+"""Option -> the schedules that use it."""
 
 Optimizer = Literal["adamw", "adam", "sgd"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -150,7 +150,9 @@ class TrainingSpec(OptimizerSpec):
             raise ValueError(f"of the upper side, {error}") from None
 
     def _check_private(self) -> None:
-        """Check that DP-SGD has `clip`, `noise` and a trained lower segment, and that both are absent otherwise."""
+        """Check that `clip` and `noise` are given if and only if training is private, which needs a trained lower
+        segment.
+        """
         given = {name: value for name in ("clip", "noise") if (value := getattr(self, name)) is not None}
         if not self.private and given:
             raise ValueError(f"{' and '.join(given)} belong to private training; add private=true or drop them")
@@ -161,12 +163,12 @@ class TrainingSpec(OptimizerSpec):
 
     @property
     def lower(self) -> OptimizerSpec:
-        """The optimization of the clients' weights."""
+        """The optimizer and schedule of the clients' weights."""
         return OptimizerSpec(**{name: getattr(self, name) for name in OptimizerSpec.__dataclass_fields__})
 
     @property
     def upper(self) -> OptimizerSpec:
-        """The optimization of the server's weights."""
+        """The optimizer and schedule of the server's weights."""
         optimizer, schedule = self.upper_optimizer or self.optimizer, self.upper_schedule or self.schedule
         others = (_OF_OPTIMIZER if optimizer != self.optimizer else ()) + (
             tuple(_SCHEDULES_WITH) if schedule != self.schedule else ()
@@ -178,7 +180,7 @@ class TrainingSpec(OptimizerSpec):
         return OptimizerSpec(**chosen)
 
     def check_epochs(self, epochs: int) -> None:
-        """Raise `UsageError` for milestones beyond the last of these epochs."""
+        """Raise `UsageError` unless every milestone is less than the number of epochs."""
         for side in (self.lower, self.upper):
             if side.milestones and side.milestones[-1] >= epochs:
                 raise UsageError(

@@ -57,9 +57,9 @@ def train_together(
 def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator[bool]:
     """Join the processes that torchrun started; without torchrun, this does nothing.
 
-    The first process runs the body of the `with` statement, and gets True. The others skip it, and help with the first
-    process's training until the body ends; if it failed, they raise a PrivkitError. With "cuda", each process gets its
-    own GPU. Several workers, another engine or too few GPUs raise `UsageError`.
+    The first process runs the body of the `with` statement, and gets True. The others skip the body and help with the
+    first process's training until it ends; they raise `PrivkitError` if the first process fails. With "cuda", each
+    process gets its own GPU. Raises `UsageError` for several workers, another engine or too few GPUs.
 
     >>> with joined("cpu") as leads:
     ...     print(leads)

@@ -102,7 +102,6 @@ class FashionMnist:
 
 
 def _open_cifar(name: str, dataset: Any, root: Path, download: bool, advice: str, classes: int) -> Pools:
-    """Open CIFAR-10 or CIFAR-100: batch files, each with an official MD5, under <root>/<base folder>."""
     files = [*map(tuple, dataset.train_list + dataset.test_list), (dataset.meta["filename"], dataset.meta["md5"])]
     with one_sentence(name, root, advice):
         if download:
@@ -126,7 +125,6 @@ def _array_pools(part: Callable[[bool], Any], classes: int) -> Pools:
 
 
 def _open_idx(name: str, dataset: Any, root: Path | None, download: bool) -> Pools:
-    """Open MNIST or Fashion-MNIST: four idx files under <root>/<class name>/raw."""
     inside = f"{dataset.__name__}/raw"
     root = need_root(name, root, inside)
     folder = root / inside
@@ -147,7 +145,7 @@ def _open_idx(name: str, dataset: Any, root: Path | None, download: bool) -> Poo
 
 
 def _is_idx(path: Path, dimensions: int) -> bool:
-    """Whether this is an idx file of bytes whose length agrees with its header."""
+    """Whether the file holds bytes in the idx format, with a length that agrees with its header."""
     start = 4 + 4 * dimensions
     with path.open("rb") as handle:
         header = handle.read(start)

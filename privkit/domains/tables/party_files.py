@@ -1,4 +1,4 @@
-"""Tables of several parties about the same people, joined by an id column."""
+"""Tables of several parties about the same records, joined by an id column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privkit.domains.tables.sets import table_pools
 from privkit.errors import DataError, shortened
 
 _Columns = dict[str, tuple[str, ...]]
-"""Column -> its cells."""
+"""Name of a column -> its cells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,6 @@ class PartyFiles:
         return table_pools(dense, categorical, labels, notes, parties)
 
     def _check(self, tables: Mapping[str, _Columns]) -> None:
-        """Refuse tables that cannot be joined."""
         for file, columns in tables.items():
             if columns.keys() == {self.id}:
                 raise DataError(f"{self.name}: {file} has no column beside {self.id!r}; add some or leave it out")
@@ -95,7 +94,9 @@ class PartyFiles:
             raise DataError(f"{self.name}: no file has a column {self.label!r}; name one of {known} with label=…")
 
     def _joined(self, tables: Mapping[str, _Columns]) -> tuple[dict[str, list[str]], str]:
-        """The joined columns of all parties, for the ids that every party has, and a sentence that counts these ids."""
+        """Join the columns of all parties for the ids that every party has; returns them, and a sentence that counts
+        these ids.
+        """
         places = [{number: row for row, number in enumerate(table[self.id])} for table in tables.values()]
         common = sorted(set.intersection(*map(set, places)))
         if not common:
