@@ -26,9 +26,7 @@ def to_json(domain: Domain) -> dict[str, Any]:
 
 
 def from_json(given: Any) -> Domain:
-    """Convert a JSON object from `to_json` back to a domain. Raises `ValueError`, which says what is missing, unknown
-    or not allowed.
-    """
+    """Convert a JSON object from `to_json` back to a domain; a `ValueError` names a missing, unknown or wrong field."""
     named = dict(given) if isinstance(given, dict) else {}
     name = named.pop("name", None)
     domain = _DOMAINS.get(name) if isinstance(name, str) else None

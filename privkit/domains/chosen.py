@@ -35,8 +35,7 @@ class _ChosenPool:
 
 def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
     """Keep only the records of the given classes, two or more, and renumber these classes from 0 in the given order.
-    Raises `DataError`, which names the dataset, if a class does not exist or has no training record, or if records have
-    several labels.
+    Raises `DataError` if a class does not exist or has no training record, or if records have several labels.
     """
     if max(classes) >= pools.classes:
         raise DataError(f"{name} has no class {max(classes)}; name some of 0 to {pools.classes - 1} with classes=[…]")

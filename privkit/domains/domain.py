@@ -16,8 +16,7 @@ Values = NDArray[np.float64]  # one number per record, [N], or per pair of recor
 class Domain(Protocol):
     """Describes what one record is (an image, a token sequence or a table row), with operations on batches of records.
 
-    N records are one tensor `x` [N, *shape] in every domain, so that all domains share the code that stacks and gathers
-    records.
+    N records are one tensor `x` [N, *shape] in every domain, so all domains share the code that stacks records.
 
     Attributes:
         kind: the measures that score an attack's guesses at such records, and constant guesses for comparison.
@@ -43,13 +42,11 @@ class Domain(Protocol):
         """Valid random records [count, *shape], on the CPU, to try networks, defenses and attacks."""
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Valid records [E, *shape], E ≥ 1, far from real ones. An audit with canaries (planted records) may swap one
-        in.
-        """
+        """Valid records [E, *shape], E ≥ 1, that differ strongly from real ones, for audits with planted records."""
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Convert records of the domain `given` to this domain, for use as an adversary's auxiliary data. Raises
-        `UsageError` if records of `given` cannot be converted.
+        """Convert records of the domain `given` to this domain, as an adversary's auxiliary data. Raises `UsageError`
+        if records of `given` cannot be converted.
         """
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
@@ -59,9 +56,7 @@ class Domain(Protocol):
         """A sentence that says why every attack on these records would look successful; empty if none would."""
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """Constant guesses, computed from the adversary's records [N, *shape]: name of the guess -> one record
-        [*shape].
-        """
+        """Constant guesses, computed from the adversary's records [N, *shape]: name -> one record [*shape]."""
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
         """Score N guesses against their true records, both [N, *shape]. Returns a dictionary from a measure's name to
@@ -69,9 +64,8 @@ class Domain(Protocol):
         """
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The distance of each of G guesses, [G, *shape], from each of N records, [N, *shape]: values [G, N].
-
-        The distance is the domain's first measure, with its sign chosen such that a smaller value is nearer.
+        """The distance of each of G guesses, [G, *shape], from each of N records, [N, *shape]: values [G, N]. The
+        distance is the domain's first measure, with its sign chosen such that a smaller value is nearer.
         """
 
     def shown(self, x: Tensor) -> list[str]:

@@ -16,7 +16,7 @@ from privkit.torch_utils.out_of_memory import ran_out
 
 
 def need_root(name: str, root: Path | None, inside: str) -> Path:
-    """Return the data root; raises `DataError`, which names the needed content `inside`, if it is None or no folder."""
+    """Return the data root, the folder of all datasets. Raises `DataError` if `root` is None or no folder."""
     if root is None:
         raise DataError(
             f"{name} needs a data root: pass --data-root DIR (or set PRIVKIT_DATA) to the folder that holds {inside}"
@@ -27,9 +27,7 @@ def need_root(name: str, root: Path | None, inside: str) -> Path:
 
 
 def check_files(name: str, folder: Path, files: Sequence[tuple[str, str | None]], advice: str) -> None:
-    """Raise `DataError` unless each file, a pair (name in `folder`, MD5 or None), exists and has the MD5 if one is
-    given.
-    """
+    """Raise `DataError` unless each file, a pair (name in `folder`, MD5 or None), exists and has the given MD5."""
     for file, md5 in files:
         path = folder / file
         if not path.is_file():

@@ -114,8 +114,8 @@ PARTITIONS: dict[str, str] = {
 
 
 def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
-    """Divide each total, [rows], into n whole numbers, as near as possible to given proportions, and with the total as
-    their sum: int64 [rows, n]. The proportions [rows, n] are ≥ 0, and each row sums to one.
+    """Divide each total into n whole numbers that sum to the total and are nearest to the proportions: int64 [rows, n].
+    `proportions` [rows, n] are ≥ 0, and each row sums to one; `totals` is [rows].
     """
     exact = proportions * totals[:, None]
     counts = np.floor(exact).astype(np.int64)
@@ -210,8 +210,8 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
 
 
 def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
-    """The largest number of times that one image is released in an epoch: ⌈rounds·B / images of the smallest client⌉, B
-    = `batch_size`. The privacy accounting assumes this number of releases for every record.
+    """The largest number of times that an epoch releases one image: ⌈rounds · batch_size / images of the smallest
+    client⌉. The privacy accounting assumes this number for every record.
     """
     return ceil(rounds * batch_size / int(shares.sizes.min()))
 

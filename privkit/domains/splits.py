@@ -115,9 +115,7 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
 def spare(
     pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0
 ) -> NDArray[np.int64]:
-    """Indices of the training records that `split`, with the same arguments, leaves unused, in reverse order of its
-    shuffle.
-    """
+    """Indices of the training records that `split` with the same arguments leaves unused, in reverse shuffled order."""
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))
     end = len(order) - sizes["auxiliary"] - (sizes["test"] if pools.test is None else 0)
@@ -133,8 +131,8 @@ def without(batch: Batch, known: Batch) -> Batch:
 
 
 def left_out(count: int, records: str, others: int = 0) -> str:
-    """A sentence which says that `count` of the adversary's records were left out, because they are private or
-    attacked, and that `others` records replaced them. Empty if `count` is 0.
+    """A sentence for the results: `count` of the adversary's records, which are private or attacked, were left out, and
+    `others` records replaced them. Empty if `count` is 0.
     """
     more = f", and {others} others took their place" if others else ""
     return f"{count} own {records} that were drawn are private or attacked ones: left out{more}" if count else ""

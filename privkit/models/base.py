@@ -106,9 +106,7 @@ class EvenHeads(NamedCuts):
 
 
 def check_class_token(positions: bool, remedy: str) -> None:
-    """Raise `UsageError` if `positions` is False: shuffled tokens may not include a class token. `remedy` is the
-    advice.
-    """
+    """Raise `UsageError`, with the advice `remedy`, if `positions` is False: a class token must not be shuffled."""
     if not positions:
         raise UsageError(
             "a shuffle moves every token that the client sends, and the server could not find the class token again: "

@@ -86,7 +86,7 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
 
 
 def _grid(tokens: Tensor, domain: Domain) -> tuple[int, ...] | None:
-    """Rows and columns of the grid of patches that the tokens may represent, or the length of a sequence, or None."""
+    """Rows and columns of the patches that the tokens may represent, or a sequence's length; None if nothing fits."""
     if tokens.ndim != 3:
         return None
     count = tokens.shape[1]
@@ -157,8 +157,7 @@ class _Imported(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedPair(_Imported):
-    """A user's model from two import paths, `lower:upper`. Each is an nn.Module class or a function that returns a
-    module.
+    """A user's model from two import paths, `lower:upper`, of nn.Module classes or of functions that return modules.
 
     Attributes:
         lower: import path of the client's segment, for example "mynets.client.Lower".

@@ -260,10 +260,8 @@ def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 class _Door(nn.Module):
-    """Wraps or replaces a transformer block, to insert tokens into the model's forward method or to read its tokens.
-
-    If `tokens` is not None when the block is called, it replaces the block's input. Afterwards it is the block's
-    output.
+    """Wraps or replaces a transformer block, to insert tokens into the model's forward method or to read its tokens. If
+    `tokens` is set when the block is called, it replaces the block's input; afterwards it is the block's output.
     """
 
     def __init__(self, block: nn.Module | None) -> None:
@@ -285,10 +283,8 @@ class _Door(nn.Module):
 
 
 class _Segment(nn.Module):
-    """A copy of the language model with some of its transformer blocks, without dropout.
-
-    One of the blocks is a `_Door`, through which tokens cross the cut. `first` is the first block's number in the
-    model.
+    """A copy of the language model with some of its transformer blocks, without dropout. One block is a `_Door`,
+    through which tokens cross the cut. `first` is the first block's number in the model.
     """
 
     def __init__(self, base: nn.Module, blocks: list[nn.Module], first: int) -> None:

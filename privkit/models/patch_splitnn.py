@@ -34,9 +34,8 @@ class _SharedConv(nn.Conv2d):
 
 
 class SharedNorm(nn.BatchNorm2d):
-    """A batch normalization whose weights P patches share, applied to one patch after another.
-
-    Each patch is normalized by its own batch statistics, and the running statistics are updated P times per step.
+    """A batch normalization whose weights P patches share, applied to one patch after another. Each patch is normalized
+    by its own batch statistics, and the running statistics are updated P times per step.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -73,10 +72,8 @@ def shared(network: nn.Module) -> nn.Module:
 
 
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
-    """Join P networks of one architecture into one, which applies network i to patch i of P patches stacked as
-    channels.
-
-    The first network is changed in place and returned.
+    """Join P networks of one architecture into one for patches stacked as channels: network i processes patch i. The
+    first network is changed in place and returned.
     """
     for part, *others in zip(*(network.modules() for network in networks), strict=True):
         copies = [part, *others]
@@ -115,9 +112,8 @@ class Patches(nn.Module):
 
 
 class Concatenate(nn.Module):
-    """Joins the feature maps of P = g·g patches into one map, arranged like the patches in the image.
-
-    If patches overlap, the joined map is larger than the map of the whole image.
+    """Joins the feature maps of P = g·g patches into one map, arranged like the patches in the image. If patches
+    overlap, the joined map is larger than the map of the whole image.
     """
 
     def __init__(self, grid: int) -> None:
@@ -151,9 +147,7 @@ class WithAdaptation(nn.Module):
         return logits, self.adaptation(maps).flatten(1).unflatten(1, (self.patches, -1))
 
     def loss(self, outputs: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
-        """The loss of each record, [N]: the network's cross-entropy plus `weight` times the sum of its patches'
-        (equations 1, 2).
-        """
+        """Each record's loss, [N]: its cross-entropy plus `weight` times the sum over its patches (equations 1, 2)."""
         if isinstance(outputs, Tensor):
             return cross_entropy(outputs, labels, reduction="none")
         logits, of_patches = outputs

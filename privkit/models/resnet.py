@@ -70,7 +70,7 @@ class ResNet(NamedCuts):
 
     @property
     def quick_attacks(self) -> tuple[str, ...]:
-        """The attack that `--attack auto` adds for cut="pool", where it identifies more images than a black box does."""
+        """The attack that `--attack auto` adds for cut="pool": it identifies more images than a black-box attack."""
         return ("posterior_mean:repeats=4,contrast=1,mirror=true",) if self.cut == "pool" else ()
 
     @property
@@ -86,8 +86,8 @@ class ResNet(NamedCuts):
 def pieces(
     depth: Depth, shape: Sequence[int], classes: int, *, activation: _Activation = "relu", pooling: Pooling = "mean"
 ) -> dict[str, nn.Module]:
-    """Build the network, with random weights, as a chain of named modules: stem, stages, pool and head. `shape` is (C,
-    H, W), and the other arguments are as in `ResNet`.
+    """Build the network with random weights as a chain of named modules: stem, stages, pool and head. `shape` is (C, H,
+    W); the other arguments are as in `ResNet`.
     """
     from timm.models import resnet
 

@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class _TableMlp(NamedCuts):
-    """A perceptron on embedded categories and unchanged dense (numeric) columns, with hidden layers of equal width.
+    """A perceptron on embedded categories and scaled dense (numeric) columns, with hidden layers of equal width.
 
     Smashed data are vectors [N, D], so defenses that move tokens cannot be used.
 
@@ -129,9 +129,8 @@ class _Difm(NamedCuts):
     cuts: ClassVar[tuple[str, ...]] = ("embedding", "vector", "factors")
 
     def build(self, domain: Tables, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build both segments, as in `ModelSpec.build`, for two classes. Raises `UsageError` for other numbers of
-        classes, and for cut="embedding" without `positions`: a shuffle would scramble the input of the server's
-        bit-wise part.
+        """Build both segments, as in `ModelSpec.build`. Raises `UsageError` unless there are two classes, and for
+        cut="embedding" without `positions`: a shuffle would scramble the server's bit-wise part.
         """
         if classes != 2:
             raise UsageError(
@@ -176,7 +175,7 @@ class _Fields(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Vector-wise part of DIFM: attention between all fields without positions; a field's number has no effect."""
+    """Vector-wise part of DIFM: attention between fields without positions, so permuted fields permute the output."""
 
     def __init__(self, vector: int, heads: int, size: int) -> None:
         super().__init__()
@@ -196,9 +195,7 @@ class _Attention(nn.Module):
 
 
 def _bit_wise(fields: int, vector: int, width: int, depth: int) -> nn.Sequential:
-    """Bit-wise part of DIFM: a perceptron on the numbers of all vectors, [N, T·vector], with a factor for each field,
-    [N, T].
-    """
+    """Bit-wise part of DIFM: a perceptron on the numbers of all vectors, [N, T·vector], that gives factors [N, T]."""
     sizes = [fields * vector, *[width] * depth]
     layers = [nn.Sequential(nn.Linear(size, following), nn.ReLU()) for size, following in pairwise(sizes)]
     return nn.Sequential(*layers, nn.Linear(width, fields, bias=False))
@@ -210,9 +207,8 @@ class _DualNetwork(nn.Module):
         self.attention, self.bit_wise = attention, bit_wise
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Append the outputs of both networks to T fields [N, T, 1 + vector].
-
-        Returns [N, T, 1 + vector + 1 + attended]: each field, its bit-wise factor and its attended vector.
+        """Append the outputs of both networks to T fields [N, T, 1 + vector]. Returns [N, T, 1 + vector + 1 +
+        attended]: each field, its bit-wise factor and its attended vector.
         """
         vectors = fields[..., 1:]
         return torch.cat([fields, self.bit_wise(vectors.flatten(1)).unsqueeze(2), self.attention(vectors)], 2)

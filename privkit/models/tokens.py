@@ -108,11 +108,9 @@ class UncutVit(nn.Module):
 
 
 def draw(weight: Tensor) -> None:
-    """Draw weights in place from a normal distribution with standard deviation 0.02; a seed gives the same numbers as
-    timm.
+    """Draw weights in place from a normal distribution with standard deviation 0.02, equal to timm's for equal seeds.
 
-    Source: timm's `trunc_normal_`, by the inverse error function. Newer versions of torch's function draw other
-    numbers.
+    Source: timm's `trunc_normal_`, by the inverse error function. Newer torch versions of it draw other numbers.
     """
     with torch.no_grad():
         weight.uniform_(-1, 1).erfinv_().mul_(0.02 * sqrt(2)).clamp_(-2, 2)  # ±1 would become infinite
@@ -140,9 +138,8 @@ class Centered(nn.Module):
 
 
 def patches(images: Tensor, side: int, stride: int) -> Tensor:
-    """Cut N images into T patches, row by row, each flattened like a convolution's weight: [N, T, C·side²].
-
-    Pixels beyond the last whole patch are left out; patches overlap if `stride` < `side`.
+    """Cut N images into T patches, row by row, each flattened like a convolution's weight: [N, T, C·side²]. Pixels
+    beyond the last whole patch are left out; patches overlap if `stride` < `side`.
     """
     cells = images.unfold(2, side, stride).unfold(3, side, stride)
     return cells.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
@@ -151,8 +148,7 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 class PatchLinear(nn.Module):
     """A patch embedding as one matrix product, with the weights of timm's convolution `proj` under the same name.
 
-    `torch.func.vmap` over n clients turns it into one batched product. A convolution would become a convolution with n
-    groups, which is slower.
+    `torch.func.vmap` over n clients gives one batched product; of a convolution, it gives a slow grouped convolution.
     """
 
     def __init__(self, proj: nn.Conv2d) -> None:
@@ -165,9 +161,8 @@ class PatchLinear(nn.Module):
 
 
 def stackable(module: nn.Module) -> nn.Module:
-    """Replace fused attention by plain products, in place, in privkit's and timm's blocks; returns the module.
-
-    On a CPU, torch has no batching rule for fused attention, so n stacked clients would run one by one.
+    """Replace fused attention by plain products, in place, in privkit's and timm's blocks; returns the module. On a
+    CPU, torch has no batching rule for fused attention, so n stacked clients would run one by one.
     """
     for part in module.modules():
         if hasattr(part, "fused_attn"):
@@ -176,9 +171,7 @@ def stackable(module: nn.Module) -> nn.Module:
 
 
 class Lower(nn.Module):
-    """The client's segment: normalisation, patch embedding, class token (if the client adds it), positions, first
-    blocks.
-    """
+    """The client's segment: normalisation, patches, class token (if the client adds it), positions, first blocks."""
 
     pos_embed: Tensor | None
 
@@ -255,8 +248,7 @@ def first_block(upper: nn.Module) -> FirstBlock:
     """Remove the first block from the server's segment, and return it with its weights. Raises `UsageError` if the
     segment does not begin with a transformer block.
 
-    Source: the released code of patch shuffling, in which the edge runs the first of T2T-ViT-24's blocks and the cloud
-    the other 23.
+    Source: the code of patch shuffling, in which the client runs the first of T2T-ViT-24's blocks, the server the rest.
     """
     if not has_block(upper):
         raise UsageError(
@@ -268,8 +260,7 @@ def first_block(upper: nn.Module) -> FirstBlock:
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """Read a state dict from a .safetensors file, or from a .pth file of plain tensors; raises `UsageError` for other
-    files.
+    """Read a state dict from a .safetensors file, or from a .pth file of plain tensors; other files raise `UsageError`.
 
     An outer dictionary of a training script ("state_dict_ema", "state_dict", "model") is removed.
     """

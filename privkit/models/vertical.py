@@ -27,8 +27,7 @@ Ranges = tuple[tuple[int, int], ...]  # the columns of one party, as pairs (firs
 
 class Parties(nn.Module):
     """The parties' segments as one module: each reads its party's columns of a record; outputs are concatenated.
-
-    Each party's columns are given as pairs (first, end) with the end excluded.
+    `ranges` holds each party's columns, as pairs (first, end) with the end excluded.
     """
 
     def __init__(self, ranges: Sequence[Ranges], segments: Sequence[nn.Module]) -> None:
@@ -79,7 +78,7 @@ def _strip(channels: int, width: int) -> list[nn.Module]:
 
 
 def _shifted(strips: Sequence[Sequence[nn.Module]], maps: tuple[int, ...], cut: int) -> Parties:
-    """Build the layers behind the cut for the server, which reshapes each party's vector to feature maps [C, H, W]."""
+    """Build each party's layers behind the cut, for the server: they read the party's vector as maps [C, H, W]."""
     size = prod(maps)
     ranges = [((size * number, size * (number + 1)),) for number in range(len(strips))]
     return Parties(ranges, [nn.Sequential(nn.Unflatten(1, maps), *strip[cut:]) for strip in strips])
@@ -96,7 +95,7 @@ class Vertical(Checked):
 
     Attributes:
         parties: number of parties that hold columns; the server's side holds the labels.
-        width: size of each party's output behind its three layers.
+        width: size of the vector to which each party's columns are mapped.
         hidden: units of the server's hidden layer.
         aggregate: how the server joins the outputs: "concatenate" or "sum"; in both cases it sees each party's output.
         cut: the last layer that a party of images computes, 1 to 3: the first or second convolution, or the linear

@@ -68,8 +68,7 @@ class Vit(EvenHeads):
         return ("embedding", *(f"block{i + 1}" for i in range(self.depth)))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> int:
-        """The side of a patch in pixels for images of this shape; raises `UsageError` if `patch` does not divide their
-        sides.
+        """Side of a patch in pixels for images of this shape; raises `UsageError` if `patch` does not divide the sides.
 
         >>> [VIT_MICRO.patch_for((1, side, side)) for side in (8, 28, 32)]
         [2, 7, 8]

@@ -28,8 +28,7 @@ _ROOM = 32 * 2**20
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an exception, or its cause, is an out-of-memory error; if less than 32 MiB are left, any exception
-    counts.
+    """Whether an exception, or its cause, is an out-of-memory error, or less than 32 MiB of memory are left.
 
     >>> ran_out(MemoryError()), ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     (True, True)

@@ -10,8 +10,7 @@ import torch
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Context manager that starts the global generators of the CPU and of `device` at `seed`, and restores them at the
-    end.
+    """Context manager that seeds the global generators of the CPU and of `device`, and restores them at its end.
 
     >>> with seeded(torch.device("cpu"), 0):
     ...     first = torch.rand(3)

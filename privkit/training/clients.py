@@ -85,8 +85,7 @@ class Clients(nn.Module):
         protocol: the protocol, which decides which clients send in a round and which of them are mixed.
         classes: number of classes of the labels.
         block: the frozen transformer block that clients run after a shuffle; None if they run no block.
-        companion: stacked networks that clients train only for the defense, such as a simulated attacker; None for
-            none.
+        companion: stacked networks that clients train only for the defense, such as a simulated attacker, or None.
         seed: seed of mixing ratios that are drawn once per run.
 
     Attributes:
@@ -321,18 +320,16 @@ class Clients(nn.Module):
         return run(stages, made, generator, groups, kept)
 
     def _companion(self, smashed: Tensor) -> Tensor:
-        """Apply each client's companion network (see `Defense.companion`) to this client's part of `smashed`, [n·B,
-        ...].
-        """
+        """Apply each client's companion network (see `Defense.companion`) to the client's records in [n·B, ...]."""
         assert self.companion is not None
         guess: Tensor = self.companion(smashed.unflatten(0, (self.companion.copies, -1)))
         return guess.flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
-        """The release of test images [n, B, ...], without defenses that act only in training or that mix clients.
+        """The defended smashed data of test images [n, B, ...], without defenses that mix clients or act in training
+        only.
 
-        `noise_free` also leaves out the defense's noise, and its steps that remove noise. The defense draws from
-        `generator`.
+        `noise_free` also leaves out noise, and steps that remove noise. The defense draws from `generator`.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:
@@ -354,9 +351,9 @@ class Clients(nn.Module):
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
         """Add the defense's layers before and behind the server's segment `upper`.
 
-        In front come an adapter, if the release and the smashed data differ in shape, and defense stages that remove
-        noise with an automatic strength. Behind come stages that act on logits. Raises `UsageError` if a stage does not
-        suit the segment.
+        In front come an adapter, if the release and the smashed data differ in shape, and stages that remove noise with
+        an automatic strength. Behind come stages that act on logits. Raises `UsageError` if a stage does not suit
+        `upper`.
         """
         shape = self.smashed_shape(domain)
         adapter, head = self.defense.adapter(shape, seed), self.defense.head()
@@ -369,10 +366,8 @@ class Clients(nn.Module):
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
     def client(self, number: int) -> nn.Module:
-        """The deterministic computation of client `number`, as one module on N records [N, ...].
-
-        It consists of the lower segment, the deterministic parts of the defense around it (`known_forms`), and the
-        frozen block.
+        """The deterministic computation of client `number`, as one module on N records [N, ...]: the lower segment, the
+        deterministic parts of the defense around it (`known_forms`), and the frozen block.
         """
         sites = sites_of(stages_of(self.defense))
         front, behind = (known_forms(site, self.classes) for site in (sites.images, sites.smashed))
@@ -382,9 +377,7 @@ class Clients(nn.Module):
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
     def behind_lower(self, upper: nn.Module) -> nn.Module:
-        """The deterministic part of the model behind a lower segment: the defense, the frozen block and `upper`, as one
-        module.
-        """
+        """The deterministic layers behind a lower segment as one module: defense, frozen block and `upper`."""
         behind = known_forms(sites_of(stages_of(self.defense)).smashed, self.classes)
         parts = [*behind, *filter(None, [self.block])]
         return nn.Sequential(*parts, upper) if parts else upper

@@ -62,7 +62,7 @@ class Graphed:
         return found
 
     def _watched(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Run a step without a graph, and detect with torch whether it waits for the host."""
+        """Run a step without a graph, and detect whether the step waits for the CPU."""
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

@@ -42,9 +42,7 @@ class PublicTransform(nn.Module):
 
 
 class _AsApplied(PublicTransform):
-    """A user's stage applied to each record as one message, or its declared public part if the stage is otherwise
-    random.
-    """
+    """A user's stage, applied to each record as one message; if it draws more than noise, its declared public part."""
 
     def __init__(self, defense: Defense, classes: int) -> None:
         super().__init__(defense)

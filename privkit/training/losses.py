@@ -17,10 +17,8 @@ Outputs = Any
 
 
 class OwnLoss(Protocol):
-    """An upper segment with a loss of its own, for example over several heads.
-
-    Its `forward` may return a tuple, list or dictionary of tensors. The first tensor holds the class scores, from which
-    accuracy, MCC and AUC are computed.
+    """An upper segment with a loss of its own, for example over several heads. Its `forward` may return a tuple, list
+    or dictionary of tensors. The first tensor holds the class scores, from which accuracy, MCC and AUC are computed.
     """
 
     def loss(self, outputs: Outputs, labels: Tensor) -> Tensor:

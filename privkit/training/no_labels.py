@@ -13,8 +13,7 @@ def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tens
     """Random labels for an adversary's own records, int64 of the given shape on the device of `draws`.
 
     Labels are random because a defense could recognize an adversary's query by constant labels. They are derived from
-    the state of `draws` without changing it, so the release of a defense that ignores labels is the same with any
-    labels.
+    the state of `draws`, which stays unchanged, so a defense that ignores labels releases the same with any labels.
 
     >>> draws = Generator().manual_seed(0)
     >>> before = draws.get_state()

@@ -75,7 +75,7 @@ def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) ->
 
 
 def _own(weight: Tensor) -> Tensor:
-    """Per-record gradients, rescaled because a message's loss is the mean over its records."""
+    """Multiply per-record gradients [n, B, ...] by B, because a message's loss is the mean over its B records."""
     if weight.grad is None:
         return torch.zeros_like(weight)
     return weight.grad * weight.shape[1]
@@ -83,7 +83,6 @@ def _own(weight: Tensor) -> Tensor:
 
 def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
     """Clip each record's gradient to norm `clip`, and sum over the B records of each of n clients: name -> [n, ...].
-
     `gradients` holds [n, B, ...] for each name; the norm is taken over all names together.
     """
     unit = unit_of(clip)

@@ -96,9 +96,7 @@ class SplitProtocol(Checked):
         return 1 if self.lower == "handed_on" else self.clients
 
     def check_group(self, name: str, group: int) -> None:
-        """Raise `UsageError` if the defense `name` mixes more clients than this protocol allows, in groups of size
-        `group`.
-        """
+        """Raise `UsageError` unless this protocol allows the defense `name` to mix groups of `group` clients."""
         if group == 1:
             return
         if self.upper == "own":

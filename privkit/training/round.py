@@ -187,7 +187,7 @@ def _one_by_one(
 
 
 def _to(receivers: Tensor, clients: int) -> Callable[[Tensor], Tensor]:
-    """A hook that keeps the rows of a gradient [n, B, ...] that belong to `receivers`, and sets all others to 0."""
+    """Create a hook that keeps the parts of a gradient [n, B, ...] for the clients `receivers`, and zeroes the rest."""
     receives = torch.zeros(clients, dtype=torch.bool, device=receivers.device)
     receives[receivers] = True
 

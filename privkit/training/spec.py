@@ -150,9 +150,6 @@ class TrainingSpec(OptimizerSpec):
             raise ValueError(f"of the upper side, {error}") from None
 
     def _check_private(self) -> None:
-        """Check that `clip` and `noise` are given if and only if training is private, which needs a trained lower
-        segment.
-        """
         given = {name: value for name in ("clip", "noise") if (value := getattr(self, name)) is not None}
         if not self.private and given:
             raise ValueError(f"{' and '.join(given)} belong to private training; add private=true or drop them")
@@ -193,9 +190,8 @@ _DECAY = 0.1  # the factor of multi_step, if the user names none
 
 
 def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """Build the optimizer of one side, with the schedule's largest rate.
-
-    It acts on each weight separately, so the stacked copies of several clients are independent.
+    """Build the optimizer of one side, with the schedule's largest rate. It acts on each weight separately, so the
+    stacked copies of several clients are independent.
     """
     rate = spec.learning_rate
     decay = _WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay
@@ -206,7 +202,7 @@ def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.
 
 
 def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: int, steps: int) -> LRScheduler:
-    """The learning-rate schedule of one side, stepped after each of the `steps` steps of an epoch."""
+    """Build the learning-rate schedule of one side, to be advanced after each of an epoch's `steps` steps."""
     total, warm_up = epochs * steps, WARM_UP if spec.warm_up is None else spec.warm_up
     match spec.schedule:
         case "one_cycle":
@@ -222,7 +218,7 @@ def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: i
 
 
 def _cosine(step: int, rise: int, total: int, lowest: float) -> float:
-    """The rate over its maximum at a 0-based step: linear up to 1 at `rise`, then a cosine to `lowest` at `total`."""
+    """Share of the largest learning rate at a 0-based step: linear to 1 at `rise`, a cosine to `lowest` at `total`."""
     if step < rise:
         return (step + 1) / (rise + 1)
     return lowest + (1 - lowest) * (1 + cos(pi * (step - rise) / max(1, total - rise))) / 2

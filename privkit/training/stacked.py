@@ -52,7 +52,6 @@ class Stacked(nn.Module):
 
     def forward(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
         """Evaluate every copy on its own batch: `inputs` [n, B, ...] -> outputs [n, B, ...], one tensor or several.
-
         With `rows` int64 [M], copy rows[m] evaluates inputs[m] of [M, B, ...].
         """
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
@@ -83,9 +82,7 @@ class Stacked(nn.Module):
     @torch.no_grad()
     def settle(self, inputs: Tensor) -> None:
         """Test on inputs [n, B, ...] whether all n copies can be evaluated together; if not, they run in turn.
-
-        Recurrent layers, for example, cannot be evaluated together. If both ways fail, the module's own error is
-        raised.
+        Recurrent layers, for example, cannot. If both ways fail, the module's own error is raised.
         """
         if self.copies == 1:
             return
@@ -137,7 +134,7 @@ class Stacked(nn.Module):
             ) from None
 
     def copy(self, number: int) -> nn.Module:
-        """Copy number `number` as a separate module with weights of its own."""
+        """Return one of the copies as a separate module with weights of its own."""
         module = deepcopy(self.module)
         for part in module.modules():
             for name, stack in part.named_parameters(recurse=False):

@@ -42,7 +42,7 @@ def train_together(
     checkpoint: Checkpoint | None = None,
     validation: Batch | None = None,
 ) -> Trained:
-    """Run `train` in all joined processes; raises `UsageError` if a module cannot be sent to them."""
+    """Run `train` in all joined processes; raises `UsageError` if a module cannot be sent to the other processes."""
     checkpoint = checkpoint or Checkpoint()
     work: dict[str, Any] = {"clients": clients, "upper": upper, "private": private, "spec": spec}
     work |= {"epochs": epochs, "seed": seed, "shares": shares}
@@ -58,8 +58,8 @@ def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator
     """Join the processes that torchrun started; without torchrun, this does nothing.
 
     The first process runs the body of the `with` statement, and gets True. The others skip the body and help with the
-    first process's training until it ends; they raise `PrivkitError` if the first process fails. With "cuda", each
-    process gets its own GPU. Raises `UsageError` for several workers, another engine or too few GPUs.
+    first process's training until the body ends. They raise `PrivkitError` if the first process fails. With "cuda",
+    each process gets its own GPU. Raises `UsageError` for several workers, another engine or too few GPUs.
 
     >>> with joined("cpu") as leads:
     ...     print(leads)

@@ -64,7 +64,7 @@ def _mirrored(pixels: Tensor, generator: Generator) -> Tensor:
 
 
 def _shifted(n: int, side: int, generator: Generator) -> Tensor:
-    """Draw shifted pixel indices, int64 [n, side]: each row moves by up to an eighth; indices outside mean zeros."""
+    """Draw pixel indices, int64 [n, side], each row shifted by up to side/8; indices outside 0..side−1 mean zeros."""
     most = side // 8
     shift = torch.randint(-most, most + 1, (n, 1), generator=generator, device=generator.device)
     return shift + torch.arange(side, device=generator.device)
@@ -117,5 +117,5 @@ def _luminance(images: Tensor) -> Tensor:
 
 
 def _blend(images: Tensor, other: Tensor, share: Tensor) -> Tensor:
-    """Interpolate or, if `share` is above 1, extrapolate from `other` to `images`, and clamp to [0, 1]."""
+    """Compute share · images + (1 − share) · other, clamped to [0, 1]; `share` may exceed 1."""
     return (share * images + (1 - share) * other).clamp(0, 1)

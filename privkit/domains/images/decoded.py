@@ -111,9 +111,7 @@ class _DecodedPool:
 
 
 def open_picture(path: str) -> Any:
-    """Decode a picture file with its own channels and bits. Torchvision's loader would convert it to 8-bit color and
-    clip 16-bit values.
-    """
+    """Decode a picture file with its own channels and bits; torchvision's loader would convert it to 8-bit color."""
     from PIL import Image
 
     with open(path, "rb") as file:

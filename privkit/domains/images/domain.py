@@ -79,9 +79,8 @@ def check_images(x: Tensor) -> None:
 
 
 def clipping_warning(x: Tensor) -> str:
-    """A warning if images look clipped at white, or use only a small part of [0, 1]; otherwise "".
-
-    Such images have large constant areas, which are easy to guess, so every reconstruction would look close.
+    """A warning if images look clipped at white, or use only a small part of [0, 1]; otherwise "". Such images have
+    large constant areas, which are easy to guess, so every reconstruction would look close.
     """
     if not len(x):
         return ""

@@ -196,7 +196,6 @@ class ImageFolder(Checked):
 
 def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *, grey: bool = False) -> Pools:
     """Build a dataset from a training folder and possibly a test folder, each with one folder of pictures per class.
-
     `size` is the side in pixels after centre cropping. Error messages call the path `called`.
     """
     from torchvision import datasets

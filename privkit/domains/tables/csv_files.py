@@ -22,9 +22,8 @@ _DELIMITER = re.compile("[;\t]")  # delimiters of spreadsheets whose numbers hav
 def csv_columns(
     name: str, root: Path, file: str, needed: Sequence[tuple[str, str]], filled: Collection[str], *, skip_bad: bool
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """Read the columns of a CSV file with a header. Returns the cells of each column by its name, and a tuple with one
-    sentence that counts omitted rows, or an empty tuple. Raises `DataError` if no row is good, or if two columns have
-    the same name.
+    """Read a CSV file with a header: the cells of each column by its name, and a tuple with one sentence that counts
+    omitted rows, or an empty tuple. Raises `DataError` if no row is good, or if two columns have the same name.
 
     Args:
         file: name of the file in `root`, plain or gzip (.gz); UTF-8, with or without a byte-order mark.
@@ -68,9 +67,7 @@ def csv_columns(
 def dense_and_categorical(
     columns: Mapping[str, Sequence[str]],
 ) -> tuple[dict[str, NDArray[np.float64]], dict[str, Sequence[str]]]:
-    """Separate dense columns, whose cells are all finite numbers or empty (NaN in the result), from categorical
-    columns.
-    """
+    """Separate dense columns, with only finite numbers or empty cells (NaN), from categorical columns."""
     dense = {name: numbers for name, cells in columns.items() if (numbers := _numbers(cells)) is not None}
     return dense, {name: cells for name, cells in columns.items() if name not in dense}
 

@@ -132,7 +132,9 @@ class Tables:
         return {"column_mean": guess}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Scores [N] of N guessed rows: shares of right cells and right categories, and mean errors of dense cells."""
+        """Scores [N] of N guessed rows: shares of right cells and categories; absolute and squared errors of dense
+        cells.
+        """
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
         right = self._right(off)

@@ -104,8 +104,7 @@ class Tokens:
         }
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Scores [N] in [0, 1] of N guessed texts: ROUGE-1, token accuracy, ROUGE-L, "exact" (1 if all tokens are
-        right).
+        """Scores [N] in [0, 1] of N guessed texts: ROUGE-1, token accuracy, ROUGE-L, "exact" (1 for a perfect guess).
 
         Token accuracy and "exact" compare only the places of the true text's tokens. ROUGE-1 ignores the order of
         tokens, so shuffling a text does not change it.

@@ -1,6 +1,4 @@
-"""Turns texts into token sequences: splits them, numbers the tokens by a vocabulary or a published tokenizer, and cuts
-and pads the sequences.
-"""
+"""Turns texts into token sequences: split, numbered by a vocabulary or a published tokenizer, cut and padded."""
 
 from __future__ import annotations
 
@@ -31,7 +29,6 @@ _UNKNOWN_NAMES = ("[UNK]", "<unk>")
 @dataclass(frozen=True, kw_only=True)
 class _Subwords:
     """A Hugging Face tokenizer with new ids: 0 for padding, 1 for the unknown token, then the other tokens in order.
-
     ALBERT's ids have this order already, so its pretrained embedding fits.
     """
 
@@ -163,9 +160,7 @@ class TextReading(Checked):
     def read(
         self, name: str, root: Path, train: Sequence[Labelled], test: Sequence[Labelled], notes: tuple[str, ...]
     ) -> Pools:
-        """Convert labelled texts to token sequences; see `read_texts`. Raises `DataError` if the tokenizer cannot be
-        read.
-        """
+        """Convert labelled texts to token sequences, as `read_texts` does; raises `DataError` for a bad tokenizer."""
         if not self.tokenizer:
             return read_texts(train, test, unit=self.unit, length=self.length, vocabulary=self.vocabulary, notes=notes)
         tokenizer = _read_tokenizer(name, root, self.tokenizer)

@@ -196,9 +196,7 @@ def _of_csv(row: str) -> Labelled:
 
 
 def _of_json(row: str) -> Labelled:
-    """Parse a line of McAuley's releases into stars and text. The stars are `overall` in 2014 and 2018, `rating` in
-    2023.
-    """
+    """Parse a line of McAuley's releases into stars (`overall` in 2014 and 2018, `rating` in 2023) and text."""
     try:
         fields = json.loads(row)
         stars = fields["overall"] if "overall" in fields else fields["rating"]
