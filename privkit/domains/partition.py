@@ -210,8 +210,8 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
 
 
 def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
-    """The largest number of times that an epoch releases one image: ⌈rounds · batch_size / images of the smallest
-    client⌉. The privacy accounting assumes this number for every record.
+    """The largest number of times that an epoch sends one image: ⌈rounds · batch_size / images of the smallest client⌉.
+    The privacy accounting assumes this number for every record.
     """
     return ceil(rounds * batch_size / int(shares.sizes.min()))
 
@@ -220,8 +220,8 @@ def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, 
     """Draw which images each client uses in an epoch of R = `rounds` rounds. The result, int64 [R, n, B], holds for
     each round and each of n clients B = `batch_size` indices into all private images.
 
-    Every client permutes its s images and repeats this order, so each image is released ⌊R·B/s⌋ or ⌈R·B/s⌉ times.
-    Images repeat within a batch only if s < B.
+    Every client permutes its s images and repeats this order, so each image is sent ⌊R·B/s⌋ or ⌈R·B/s⌉ times. Images
+    repeat within a batch only if s < B.
     """
     whole("batch_size", batch_size)
     whole("rounds", rounds)

@@ -43,8 +43,7 @@ class Cnn(NamedCuts):
     Attributes:
         cut: last layer of the lower segment: "conv1", "conv2", "pool" or "fc", with the tanh behind it.
 
-    Source: accurate_sl, Table 1, "CNN on MNIST". The paper and its released code use two cuts: after "fc" and after
-    "pool".
+    Source: accurate_sl, Table 1, "CNN on MNIST". The paper and its released code cut after "fc" and after "pool".
 
     >>> split = CNN.build(Images(shape=(1, 28, 28)), 10, positions=True, seed=0)
     >>> split.lower(torch.zeros(2, 1, 28, 28)).shape
@@ -84,8 +83,7 @@ class LeNet5(NamedCuts):
     """LeNet-5: two 5×5 convolutions with poolings, and three linear layers, with tanh between them.
 
     Images below 32 pixels are padded by two pixels, as LeCun et al. padded 28-pixel digits. The second convolution
-    reads all six maps and the output is linear, as in later implementations; there are 61,706 weights on grey 28- or
-    32-pixel images.
+    reads all six maps and the output is linear, as in later implementations. Grey 28-pixel images take 61,706 weights.
 
     Attributes:
         cut: last layer of the lower segment: "conv1", "pool1", "conv2", "pool2", "fc1" or "fc2", with the tanh behind

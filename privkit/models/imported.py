@@ -62,7 +62,7 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
             if weight.requires_grad:
                 weight.add_(torch.randn(weight.shape, generator=draws, dtype=weight.dtype), alpha=_NOISE)
         for name, moment in segment.named_buffers():
-            if name.endswith(("running_mean", "running_var")):  # learned as well: of tokens, one for each place
+            if name.endswith(("running_mean", "running_var")):  # training may learn one value per position, too
                 moment.add_(torch.rand(moment.shape, generator=draws, dtype=moment.dtype), alpha=_NOISE)
         places = prod(grid)
         orders = [torch.arange(places), torch.arange(places).roll(1), torch.randperm(places, generator=draws)]
@@ -106,7 +106,6 @@ def _grid(tokens: Tensor, domain: Domain) -> tuple[int, ...] | None:
 
 
 def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
-    """Reorder the tokens of a sequence [1, T], or the patches (on a grid) of an image [1, C, H, W]."""
     if record.ndim == 2:
         return record[:, order]
     (_, c, h, w), (rows, columns) = record.shape, grid

@@ -28,13 +28,11 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFace(Checked):
-    """A Hugging Face language model, which classifies a text by its last token, or predicts each next token (causal
-    model).
+    """A Hugging Face language model, which classifies a text by its last token, or predicts each next token.
 
     The client has the embeddings and the first blocks; T tokens of size D cross the cut, [N, T, D]. The model's own
     forward method runs both segments, with its positions and attention masks; there is no dropout. Padding counts as an
-    ordinary token, since the server does not know which tokens are padding; in a causal model it does not affect
-    earlier words.
+    ordinary token, since the server cannot recognize padding; in a causal model it does not affect earlier words.
 
     Nothing is downloaded, unpickled or run from the folder. Needs the package transformers (extra `language`).
 
@@ -82,7 +80,7 @@ class HuggingFace(Checked):
             embedding, ids = base.get_input_embeddings(), self._ids(base.config, domain)
             drawn = self.task == "label"
             head = nn.Linear(base.config.hidden_size, classes) if drawn else self._own_head(whole, ids, domain)
-            embedding.weight = nn.Parameter(embedding.weight.detach()[ids])  # an attack finds its words there
+            embedding.weight = nn.Parameter(embedding.weight.detach()[ids])  # attacks read the words' embeddings there
             embedding.num_embeddings = len(ids)
             split = self._cut(base, head, domain)
             if self.lora:

@@ -161,8 +161,7 @@ class PatchSplitNN(NamedCuts):
     """A ResNet whose first layers run on each of P patches separately; the server joins the patches' feature maps.
 
     The paper calls the first layers *upper* models; here they form the lower segment. Its output [N, P·C, h, w] holds C
-    feature maps of patch 1, then of patch 2, …. The defense `split_parts:parts=P` puts each patch into a separate
-    storage.
+    feature maps of patch 1, then of patch 2, …. The defense `split_parts:parts=P` stores the patches separately.
 
     Attributes:
         depth: 18 (the paper) or 20, CIFAR's small ResNet; see `ResNet`.

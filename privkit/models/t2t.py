@@ -20,7 +20,7 @@ _LONG = 512  # with more tokens, attention is fused, since T² weights per image
 
 
 class _TokenTransformer(nn.Module):
-    """A one-head attention layer that changes the token size to 64. Its values serve as the residual."""
+    """A one-head attention layer that changes the token size to 64; the attention's values serve as the residual."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -157,7 +157,9 @@ class _Difm(NamedCuts):
 
 
 class _Fields(nn.Module):
-    """Gives every field a weight and a vector: those of its category, or those of its dense column times its value."""
+    """Gives every field a weight and a vector: learned for each category, or for a dense column and scaled by its
+    value.
+    """
 
     offsets: Tensor
 

@@ -19,8 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class _TextMlp(NamedCuts):
-    """A text classifier: token embedding, mean over all T positions, one hidden layer, and a linear layer, with tanh
-    between.
+    """A text classifier: token embedding, mean over T positions, a hidden layer and a linear layer, with tanh between.
 
     Padding is embedded as zeros and counts in the mean, since the server does not know which tokens are padding.
 
@@ -216,8 +215,7 @@ _EMBEDDING, _PLACES = 128, 512
 
 @dataclass(frozen=True, kw_only=True)
 class Albert(EvenHeads):
-    """The text classifier ALBERT: twelve encoder layers that share their weights, the pooler with its tanh, and a
-    linear layer.
+    """The text classifier ALBERT: twelve encoder layers with shared weights, the pooler with its tanh, a linear layer.
 
     The client sends the pooled vector of the first token, [N, width] in [−1, 1]. Padding is masked at the client. There
     are 11,683,584 weights below the classifier with the published vocabulary of 30,000. Needs the package transformers

@@ -40,7 +40,7 @@ class Parties(nn.Module):
         return torch.cat([segment(part) for segment, part in zip(self.segments, columns, strict=True)], -1)
 
     def of(self, records: Tensor, numbers: Collection[int]) -> Tensor:
-        """Set all columns of records to 0, except those of the parties `numbers` (from 0).
+        """Copy records, with 0 in all columns except those of the parties `numbers` (from 0).
 
         >>> parties = Parties([((0, 2),), ((2, 4),)], [nn.Identity(), nn.Identity()])
         >>> parties.of(torch.ones(1, 4), [1])

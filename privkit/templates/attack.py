@@ -1,4 +1,6 @@
-"""Attack `template`: guesses the adversary's own image whose release is nearest to the observed one."""
+"""Attack `template`: guesses the adversary's image whose release (defended smashed data) is nearest to the observed
+one.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Sends the adversary's own images to the client, and guesses the image with the release nearest to the observed
-    one.
+    """Sends the adversary's images to the client, and guesses the image whose release is nearest to the observed
+    release.
 
     Source: your own.
     """

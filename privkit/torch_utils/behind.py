@@ -6,7 +6,7 @@ from torch import nn
 
 
 class Behind(nn.Sequential):
-    """A client's modules in sequence. The last one is a transformer block, which runs on the defense's release.
+    """A client's modules in sequence. The last one is a transformer block, which runs on the defense's output.
 
     >>> whole = Behind(nn.Linear(4, 3), nn.Linear(3, 3))
     >>> whole.front.out_features, whole.block is whole[1]

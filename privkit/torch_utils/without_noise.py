@@ -29,14 +29,14 @@ class WithoutNoise(nn.Module):
         self.module = module
 
     def forward(self, *given: Tensor) -> Tensor:
-        """The module's output."""
+        """The module's output without Gaussian noise."""
         with _Means():  # type: ignore[no-untyped-call]
             found: Tensor = self.module(*given)
         return found
 
 
 class _Means(TorchDispatchMode):
-    """Replaces normal random numbers by their mean, below autograd and TorchScript."""
+    """Replaces normal random numbers by their mean as torch dispatches operators, which covers TorchScript, too."""
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -89,7 +89,7 @@ class Clients(nn.Module):
         seed: seed of mixing ratios that are drawn once per run.
 
     Attributes:
-        held: names of the parts of a release (such as one party's output) that the adversary gets; empty for all parts.
+        held: names of the parts of the smashed data (such as one party's) that the adversary gets; empty for all parts.
         precision: precision of products and convolutions, see `TrainingSpec.precision`.
         counts_orders: whether a shuffle's certificate may rely on the number of possible orders; False if tokens reveal
             their positions.
@@ -170,7 +170,7 @@ class Clients(nn.Module):
                 "on smashed data"
             )
         training = lower.training
-        with torch.no_grad():  # in eval mode, so that a look at the shape draws nothing and moves no running mean
+        with torch.no_grad():  # in eval mode, so that this call draws nothing and changes no running mean
             shape = tuple(lower.eval()(domain.zeros(1)).shape[1:])
         lower.train(training)
         filter = defense.lower_filter(shape, seed)
@@ -237,7 +237,7 @@ class Clients(nn.Module):
         return self._forward(stages_of(self.defense), images, labels, generator, groups, lowers or self.lowers)
 
     def groups(self, number: int, generator: Generator) -> Tensor:
-        """Mixing groups of round `number`, as in `SplitProtocol.groups`; without mixing, each client is a group."""
+        """Mixing groups of round `number`, int64 [M, k], as in `SplitProtocol.groups`; without mixing, k is 1."""
         if self.defense.group > 1:
             return self.protocol.groups(self.defense.group, number, generator)
         return torch.arange(self.protocol.active, device=generator.device).unsqueeze(1)
@@ -251,7 +251,7 @@ class Clients(nn.Module):
         groups: Tensor,
         lowers: Callable[[Tensor, Tensor | None], Tensor],
     ) -> ClientForward:
-        """Run stages on images, lower segments, stages on smashed data, the frozen block, and the server's stages."""
+        """Run the defense's steps on images, the lower segments, the steps on smashed data, and the server's steps."""
         sites, own = sites_of(stages), labels
         if soft := [stage.name for stage in stages if stage.soft_labels]:
             if labels.ndim > 2:
@@ -305,7 +305,7 @@ class Clients(nn.Module):
         )
 
     def _borne_out(self, step: StageReceipt) -> StageReceipt:
-        """The stage's receipt, in which a shuffle claims a hidden order only if tokens hide their positions."""
+        """The receipt of one defense step; a shuffle claims a hidden order only if tokens hide their positions."""
         receipt = step.receipt
         if not isinstance(receipt, Permuted) or not receipt.hides_order:
             return step
@@ -351,9 +351,8 @@ class Clients(nn.Module):
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
         """Add the defense's layers before and behind the server's segment `upper`.
 
-        In front come an adapter, if the release and the smashed data differ in shape, and stages that remove noise with
-        an automatic strength. Behind come stages that act on logits. Raises `UsageError` if a stage does not suit
-        `upper`.
+        In front come an adapter, if the defense changes the shape of smashed data, and steps that remove noise with an
+        automatic strength. Behind come steps that act on logits. Raises `UsageError` if a step does not suit `upper`.
         """
         shape = self.smashed_shape(domain)
         adapter, head = self.defense.adapter(shape, seed), self.defense.head()

@@ -1,4 +1,4 @@
-"""The fixed (deterministic) part of a defense stage, for each record separately, which an adversary can compute."""
+"""The fixed (deterministic) part of a defense, for each record separately, which an adversary can compute."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ROWS = 4
 
 
 def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
-    """For each defense stage, its fixed (deterministic and public) part, if any, as a module on N records [N, ...].
+    """The fixed (deterministic and public) part of each defense step that has one, as a module on N records [N, ...].
 
-    White-box attacks invert these modules. privkit's own stages declare their fixed part by `public_transform`. A
+    White-box attacks invert these modules. privkit's own defenses declare their fixed part by `public_transform`. A
     user's declaration could be wrong, and the failure of an attack that relies on it would look like protection. So a
-    user's stage itself is applied, with the noise options named in its `noise_fields` set to zero.
+    user's defense itself is applied, with the noise options named in its `noise_fields` set to zero.
     """
     return [
         _AsApplied(stage, classes) if is_own(stage) and stage.group == 1 else PublicTransform(stage)

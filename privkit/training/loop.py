@@ -53,7 +53,7 @@ class _Past:
     best: Epoch | None = None
 
     def measure(self, clients: Clients, upper: nn.Module, images: Batch, spec: TrainingSpec, seed: int) -> None:
-        """Add the scores of a finished epoch, and keep its weights if they are the best ones so far."""
+        """Evaluate the model on `images` after an epoch, and keep its weights if they are the best ones so far."""
         number, by = len(self.validation), spec.best_by
         scores = evaluate(
             clients, upper, images, batch_size=spec.batch_size, seed=seed, stage=("validation", number)
@@ -98,7 +98,7 @@ def release_count(
     passes: int = 1,
     others: bool = False,
 ) -> ReleaseCount:
-    """Count how often a run releases one record, and how often one client releases anything.
+    """Count how often a run releases one record (sends its smashed data), and how often one client releases anything.
 
     Training is counted, and the passes after training in which the attacked images are sent again in whole rounds. A
     client with fewer images than a batch sends some images several times; images are counted by their ids.
@@ -201,9 +201,9 @@ def train(
     check_private(clients, spec, world)
     clients.precision = spec.precision
     rounds = rounds_an_epoch(held, protocol.clients, batch * world)
-    steps = rounds * (protocol.clients // protocol.active)  # who takes turns makes a step a turn
+    steps = rounds * (protocol.clients // protocol.active)  # clients that take turns need one step each
     total = epochs * steps
-    if spec.freeze_lower:  # never the other way round: what a user froze stays frozen
+    if spec.freeze_lower:  # weights that a user froze stay frozen otherwise
         clients.lowers.requires_grad_(False)
     both = Optimizers(clients, upper, spec, epochs, steps)
     if device.type == "cuda" and total >= COMPILE_FROM_STEPS and not spec.private:
@@ -259,7 +259,7 @@ def train(
             clients.lowers.eval()
         draws.manual_seed(numbered(seed, "train/{}", epoch))
         order = round_order(shares, protocol, batch * world, rounds, draws)
-        if world > 1:  # the order is everybody's, what each process draws beside it is its own
+        if world > 1:  # the order is common to all processes, all other draws differ
             order = order[:, :, rank * batch : (rank + 1) * batch]
             draws.manual_seed(numbered(seed, f"train/{{}}/process/{rank}", epoch))
         secret.manual_seed(numbered(seed, "train/{}/updates", epoch))

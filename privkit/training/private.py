@@ -100,19 +100,18 @@ def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdat
     """The privacy cost of the lower segments' noisy updates, for one record that takes part in `steps` steps.
 
     Replacing a record changes a step's sum by at most 2C, C = `spec.clip`, for each of the record's `copies` in the
-    batch. The server sees which releases are in a batch, so there is no amplification by subsampling.
+    batch. The server sees each batch's smashed data, so there is no amplification by subsampling.
     """
     assert spec.noise is not None
     return PrivateUpdates(noise_multiplier=spec.noise / (2 * copies), steps=steps)
 
 
 def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
-    """Adapt the certificate for the released data to the whole run, whose training may add a privacy cost.
+    """Extend the privacy certificate of the released data to the whole run, in which training may cost privacy, too.
 
     Noisy updates add the quantity `updates_epsilon`: the replace-one ε of the updates alone for one record, at the same
-    δ, given everything that the server sees. This is no claim for the whole run unless the smashed data have a bound,
-    too. The certificate loses its claim if the best epoch is chosen on raw data (labels, or clients' images without
-    noise).
+    δ, given everything that the server sees. This is a claim about the whole run only if the smashed data have a bound,
+    too. If the best epoch is chosen on raw data (labels, or clients' images without noise), nothing is proven.
     """
     updates = release_count.lower_model
     private = certificate.kind == "differential_privacy"

@@ -87,7 +87,7 @@ class SplitProtocol(Checked):
 
     @property
     def stacked(self) -> bool:
-        """Whether the upper segments are a stack: several servers, or standalone clients."""
+        """Whether there is a stack of upper segments, which means several servers or standalone clients."""
         return self.upper == "own" or self.servers > 1
 
     @property

@@ -51,8 +51,8 @@ def split_round(
 ) -> Round:
     """Run the forward and backward pass of one round, in which n clients send batches of B images.
 
-    The release is detached at the cut. The returned gradient enters the *same* graph, so the backward pass uses the
-    noise, masks and permutations of the forward pass.
+    The defended smashed data are detached at the cut. The returned gradient enters the *same* graph, so the backward
+    pass uses the noise, masks and permutations of the forward pass.
 
     Args:
         upper: the server's segment, or a stack of segments for several servers or standalone clients; for a U-shape,

@@ -96,7 +96,7 @@ def _own_gpu(local: int) -> None:
 def _help(device: torch.device) -> None:
     try:
         while (work := _received(device)) is not None:
-            with suppress(TrainingDiverged, UsageError):  # which the first process meets and tells as well
+            with suppress(TrainingDiverged, UsageError):  # the first process meets and reports the same error
                 train(checkpoint=_Saved(work.pop("saved")), **work)
     except RuntimeError as error:
         if not any(word in str(error) for word in _OF_THE_NETWORK):

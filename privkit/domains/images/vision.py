@@ -111,7 +111,6 @@ def _open_cifar(name: str, dataset: Any, root: Path, download: bool, advice: str
 
 
 def _array_pools(part: Callable[[bool], Any], classes: int) -> Pools:
-    """The training and test parts of a dataset that torchvision holds in memory as `.data` and `.targets`."""
     pools = []
     for train in (True, False):
         dataset = part(train)
@@ -139,7 +138,7 @@ def _open_idx(name: str, dataset: Any, root: Path | None, download: bool) -> Poo
         if download:
             dataset(str(root), download=True)
         check_files(name, folder, [(file, None) for file in files], advice)
-        # of idx files alone, even if an old torchvision left `processed/*.pt`
+        # read the idx files even if an old torchvision left `processed/*.pt`
         from_idx: Any = type(dataset.__name__, (dataset,), {"_check_legacy_exist": lambda self: False})
         return _array_pools(lambda train: from_idx(str(root), train=train), classes=10)
 

@@ -73,8 +73,8 @@ def dense_and_categorical(
 
 
 def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
-    """Refuse a label column that probably holds ids or measurements: it has at least 20 records, but fewer than two
-    records per different label on average.
+    """Raise `DataError` if a label column probably holds ids or measurements: it has at least 20 records, but fewer
+    than two records per different label on average.
     """
     if len(labels) >= 20 and 2 * len(classes := set(labels)) > len(labels):
         raise DataError(

@@ -19,7 +19,7 @@ from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical,
 from privkit.domains.tables.domain import Tables
 from privkit.errors import DataError, shortened
 
-_LARGEST = np.finfo(np.float64).max / 2  # with larger numbers, a column's range may be infinite
+_LARGEST = np.finfo(np.float64).max / 2  # above it, a column's range may overflow to infinity
 
 
 def table_pools(

@@ -97,7 +97,7 @@ class Tokens:
         ids = auxiliary.cpu()
         tokens = torch.bincount(ids[ids != PADDING], minlength=len(self.vocabulary))
         places = torch.stack([torch.bincount(place, minlength=len(self.vocabulary)) for place in ids.unbind(1)])
-        places[:, PADDING] = 0  # a place that is padding in most sequences counts only where it is not
+        places[:, PADDING] = 0  # padding is no guess, even at a place where most sequences are padded
         return {
             "most_frequent_token": torch.full((self.length,), int(tokens.argmax())).to(auxiliary.device),
             "most_frequent_by_place": places.argmax(1).to(auxiliary.device),

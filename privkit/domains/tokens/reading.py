@@ -146,7 +146,7 @@ class TextReading(Checked):
             and is taken as public.
         tokenizer: a Hugging Face `tokenizer.json` in the data root, such as ALBERT's. It replaces `unit` and
             `vocabulary`, and needs the package tokenizers. "" means none.
-        skip_bad_rows: whether bad rows are left out. An audit's results report their number.
+        skip_bad_rows: whether unusable rows (e.g. without text) are left out. An audit's results report their number.
     """
 
     domain: ClassVar[str] = "tokens"
