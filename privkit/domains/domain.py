@@ -53,7 +53,7 @@ class Domain(Protocol):
         """One hash per record; records with equal hashes count as the same record."""
 
     def warning(self, x: Tensor) -> str:
-        """A sentence that says why every attack on these records would look successful; empty if none would."""
+        """A sentence that says why every attack on these records would look successful; empty if there is no reason."""
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
         """Constant guesses, computed from the adversary's records [N, *shape]: name -> one record [*shape]."""

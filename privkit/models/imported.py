@@ -20,9 +20,9 @@ from privkit.errors import PrivkitError, UsageError, one_line
 from privkit.files.import_path import imported
 from privkit.models.base import SplitModel
 
-# on every trained weight: a position embedding that starts at zero would stay unseen, and is learned later
+# standard deviation of the noise on trained weights, which shows a position embedding that starts at zero
 _NOISE = 0.1
-# share of the distance of two tokens; rounding is a hundred times smaller, a position embedding larger
+# as a share of the distance of two tokens; rounding is a hundred times smaller, a position embedding larger
 _TOLERANCE = 1e-3
 _OTHERS = 8  # most tokens that represent no patch: a class token, a distillation token, registers
 

@@ -52,7 +52,7 @@ class SharedNorm(nn.BatchNorm2d):
         with torch.no_grad():
             of_patch = maps.detach().unflatten(1, (patches, -1))
             steps = torch.arange(patches - 1, -1, -1, device=maps.device, dtype=maps.dtype)
-            shares = self.momentum * (1 - self.momentum) ** steps  # what each patch weighs after the later ones
+            shares = self.momentum * (1 - self.momentum) ** steps  # weight of each patch after all updates
             kept = (1 - self.momentum) ** patches
             self.running_mean.mul_(kept).add_(shares @ of_patch.mean((0, 3, 4)))
             self.running_var.mul_(kept).add_(shares @ of_patch.var((0, 3, 4), correction=1))

@@ -148,7 +148,7 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 class PatchLinear(nn.Module):
     """A patch embedding as one matrix product, with the weights of timm's convolution `proj` under the same name.
 
-    `torch.func.vmap` over n clients gives one batched product; of a convolution, it gives a slow grouped convolution.
+    With `torch.func.vmap` over n clients it is one batched product; a convolution would become a slow grouped one.
     """
 
     def __init__(self, proj: nn.Conv2d) -> None:

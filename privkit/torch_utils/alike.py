@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-_ROUNDING = 1e-5  # largest difference of two equal numbers, as a part of the largest absolute value of all rows
+_ROUNDING = 1e-5  # largest difference of numbers that count as equal, as a share of the largest absolute value
 
 
 @torch.no_grad()

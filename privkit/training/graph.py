@@ -77,7 +77,7 @@ class Graphed:
     def _capture(self, given: tuple[Tensor, ...]) -> None:
         self._given = tuple(tensor.clone() for tensor in given)
         every = (*self._draws, torch.cuda.default_generators[torch.cuda.current_device()])
-        before = [generator.clone_state() for generator in every]  # a capture that fails leaves the others unusable
+        before = [generator.clone_state() for generator in every]  # a failed capture leaves the current states unusable
         for generator in self._draws:
             self._graph.register_generator_state(generator)
         try:

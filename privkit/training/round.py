@@ -222,7 +222,7 @@ def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) 
             gradient = (_as(weights, gradient) * gradient).sum(0, keepdim=True).expand_as(gradient)
         if way == "unicast" or sent.groups.shape[1] == 1:
             root, back = sent.release.smashed, gradient
-        else:  # past the masks
+        else:  # without the masks
             root, back = sent.smashed, _to_members(gradient, sent)
         # The gradient of this sum is `back`, bit for bit. torch loads sympy, half a second, if it is handed gradients.
         roots.append((root * back.to(root.dtype)).sum())

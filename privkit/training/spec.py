@@ -32,7 +32,7 @@ Optimizer = Literal["adamw", "adam", "sgd"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Schedule = Literal["one_cycle", "constant", "cosine", "multi_step"]
 _Momentum = Annotated[float, Ge(0), Lt(1)]
-Scale = Annotated[float, Ge(1e-9), Le(1e9)]  # a norm or a noise of DP-SGD
+Scale = Annotated[float, Ge(1e-9), Le(1e9)]  # a clipping norm or a noise multiplier of DP-SGD
 
 
 @dataclass(frozen=True, kw_only=True)

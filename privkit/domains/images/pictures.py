@@ -196,7 +196,8 @@ class ImageFolder(Checked):
 
 def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *, grey: bool = False) -> Pools:
     """Build a dataset from a training folder and possibly a test folder, each with one folder of pictures per class.
-    `size` is the side in pixels after centre cropping. Error messages call the path `called`.
+
+    `size` is the side in pixels after centre cropping; `called` names the path in error messages.
     """
     from torchvision import datasets
 
