@@ -52,9 +52,8 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
     wished |= {"test": test} if pools.test is None else {}
     wished |= {"validation": validation} if validation and pools.validation is None else {}
     available, total = len(pools.train), sum(wished.values())
-    sizes = {
-        part: count * min(available, total) // total for part, count in wished.items()
-    }  # as floats, 50 * 0.58 < 29
+    # whole numbers, since 50 * 0.58 is below 29 in floats
+    sizes = {part: count * min(available, total) // total for part, count in wished.items()}
     if min(sizes.values()) < 1:
         asked = ", ".join(f"{part}={count}" for part, count in wished.items())
         raise DataError(f"{available} records are too few for the parts of {asked}, each of at least one; bring more")
