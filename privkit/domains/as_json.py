@@ -21,14 +21,12 @@ _DOMAINS: Mapping[str, type[Images] | type[Tokens] | type[Tables]] = {
 
 
 def to_json(domain: Domain) -> dict[str, Any]:
-    """The name and fields of a domain (a description of one kind of record) as a JSON object."""
+    """Convert a domain (the description of one kind of record) to a JSON object of its name and fields."""
     return {"name": domain.name, **asdict(domain)}  # type: ignore[call-overload]  # every domain is a dataclass
 
 
 def from_json(given: Any) -> Domain:
-    """The domain whose object `to_json` returned; a `ValueError` says which field is missing, unknown or not
-    allowed.
-    """
+    """Convert a JSON object from `to_json` back to a domain; a `ValueError` names a missing, unknown or wrong field."""
     named = dict(given) if isinstance(given, dict) else {}
     name = named.pop("name", None)
     domain = _DOMAINS.get(name) if isinstance(name, str) else None

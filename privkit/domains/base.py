@@ -18,12 +18,12 @@ from privkit.errors import DataError
 
 
 def several(y: Tensor) -> bool:
-    """Whether each record has several labels, as 0 and 1 in [N, L], instead of one class number."""
+    """Whether labels are L values of 0 or 1 per record, [N, L], instead of one class number per record, [N]."""
     return y.ndim == 2
 
 
 def check_labels(y: Tensor | NDArray[np.generic]) -> None:
-    """Raise `DataError` unless labels are class numbers [N], or 0 and 1 in [N, L]."""
+    """Raise `DataError` unless labels are class numbers ≥ 0, [N], or L values of 0 or 1 per record, [N, L]."""
     values = torch.as_tensor(y)
     if values.ndim not in (1, 2):
         raise DataError(
@@ -43,8 +43,8 @@ def check_labels(y: Tensor | NDArray[np.generic]) -> None:
 
 
 TEST_ID_OFFSET = 1 << 32
-"""Ids of official test images start here, so that no test record shares an id with a training record."""
-VALIDATION_ID_OFFSET = 1 << 33  # ids of official validation images start here
+"""Ids of official test records start here, so that no test record shares an id with a training record."""
+VALIDATION_ID_OFFSET = 1 << 33  # ids of official validation records start here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,8 @@ class Batch:
         x: the records [N, *domain.shape]: images, float32 [N, C, H, W] in [0, 1]; token sequences, int64 [N, T]; or
             table rows, float32 [N, columns].
         y: labels, int64 [N] from 0. If each record has L labels: 0 or 1 for each of them, [N, L], converted to int64.
-        ids: int64 [N], numbers that identify the records in all runs: a training record's index in the official
-            training set; for test and validation records, an offset (`TEST_ID_OFFSET` for test) plus their index in
-            their official set.
+        ids: int64 [N], numbers that identify the records in all runs: a record's index in the official training set, or
+            `TEST_ID_OFFSET` plus its index in the official test set. Validation records have an offset of their own.
         domain: description of one record; by default, images of the shape of `x`.
 
     Raises:
@@ -87,11 +86,10 @@ class Batch:
             )
 
     def __len__(self) -> int:
-        """Number of records."""
         return len(self.x)
 
     def __getitem__(self, rows: slice | Tensor) -> Batch:
-        """Some of the records, in the order given."""
+        """The records at `rows` (a slice, indices or a mask), in this order."""
         return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
 
     def joined(self, other: Batch) -> Batch:
@@ -103,7 +101,7 @@ class Batch:
         return replace(self, x=self.x.to(device), y=self.y.to(device), ids=self.ids.to(device))
 
     def sha256(self) -> str:
-        """SHA-256 of shape, ids, labels and records."""
+        """The hexadecimal SHA-256 of shape, ids, labels and records."""
         digest = hashlib.sha256(str(list(self.x.shape)).encode())
         for part in (self.ids, self.y, self.x):
             digest.update(part.cpu().contiguous().numpy().tobytes())
@@ -111,13 +109,12 @@ class Batch:
 
 
 class Pool(Protocol):
-    """Records by index; a record is decoded only when it is taken."""
+    """The N records of one part of a dataset, by index. A record is decoded only when it is taken."""
 
-    def __len__(self) -> int:
-        """Number of records."""
+    def __len__(self) -> int: ...
 
     def targets(self) -> NDArray[np.int64]:
-        """The labels of all records, read without decoding."""
+        """The labels of all records, [N] or [N, L], read without decoding a record."""
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """The records with these indices, in this order."""
@@ -125,7 +122,7 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Pools:
-    """The official parts of a dataset.
+    """The official parts of a dataset (training, test and validation).
 
     Attributes:
         train: training records.
@@ -157,8 +154,8 @@ class DatasetSpec(Protocol):
         """Load the dataset's training, test and validation parts.
 
         Args:
-            root: the data root, or None if the user named none.
-            download: whether files may be fetched into the root.
+            root: the data root, i.e. the folder with the files of all datasets, or None if the user named none.
+            download: whether missing files may be downloaded into the root.
             train_images: number of training records needed; a dataset of several files opens only as many of them as
                 this number needs.
 
@@ -169,12 +166,12 @@ class DatasetSpec(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPool:
-    """Records in memory; see `Pool`."""
+    """A `Pool` of records in memory."""
 
     x: Tensor  # records [N, *domain.shape]
     y: Tensor  # int64 [N], labels from 0; or [N, L] of 0 and 1, several labels per record
     domain: Domain  # what a record is
-    first_id: int = 0  # id of row 0
+    first_id: int = 0  # id of the first record
 
     def __len__(self) -> int:
         return len(self.x)

@@ -18,11 +18,9 @@ from privkit.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class _ChosenPool:
-    """Some records of another pool, with their ids; see `Pool`."""
-
     pool: Pool  # pool of all records
-    rows: NDArray[np.int64]  # the rows of `pool` that are kept
-    labels: NDArray[np.int64]  # the new label of each, [len(rows)]
+    rows: NDArray[np.int64]  # indices of the kept records in `pool`
+    labels: NDArray[np.int64]  # the new label of each kept record
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -37,8 +35,7 @@ class _ChosenPool:
 
 def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
     """Keep only the records of the given classes, two or more, and renumber these classes from 0 in the given order.
-
-    It raises a `DataError`, which names the dataset, if a class does not exist or has no training record.
+    Raises `DataError` if a class does not exist or has no training record, or if records have several labels.
     """
     if max(classes) >= pools.classes:
         raise DataError(f"{name} has no class {max(classes)}; name some of 0 to {pools.classes - 1} with classes=[…]")
@@ -65,7 +62,7 @@ def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
 
 def with_classes(spec: Any, classes: object) -> Any:
     """Copy a dataset's specification and add the field `classes`; the new dataset holds only records of these classes.
-    It raises a ValueError unless `classes` is a list of at least two different class numbers.
+    Raises `ValueError` unless `classes` is a list of at least two different class numbers.
 
     >>> from privkit.domains.images.vision import Mnist
     >>> with_classes(Mnist(), [0, 4])

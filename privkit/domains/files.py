@@ -1,4 +1,4 @@
-"""Checks files of datasets: a missing or damaged file or a bad row is refused with a one-sentence error."""
+"""Checks files of datasets: a missing or damaged file, or a bad row, raises an error of one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privkit.torch_utils.out_of_memory import ran_out
 
 
 def need_root(name: str, root: Path | None, inside: str) -> Path:
-    """The data root; if it is None, the error says how to name a data root."""
+    """Return the data root, the folder of all datasets. Raises `DataError` if `root` is None or no folder."""
     if root is None:
         raise DataError(
             f"{name} needs a data root: pass --data-root DIR (or set PRIVKIT_DATA) to the folder that holds {inside}"
@@ -27,7 +27,7 @@ def need_root(name: str, root: Path | None, inside: str) -> Path:
 
 
 def check_files(name: str, folder: Path, files: Sequence[tuple[str, str | None]], advice: str) -> None:
-    """Check that each file exists, and that it is intact if its MD5 is known."""
+    """Raise `DataError` unless each file, a pair (name in `folder`, MD5 or None), exists and has the given MD5."""
     for file, md5 in files:
         path = folder / file
         if not path.is_file():
@@ -39,7 +39,7 @@ def check_files(name: str, folder: Path, files: Sequence[tuple[str, str | None]]
 
 
 def file_inside(name: str, root: Path, file: str, advice: str) -> Path:
-    """The path of a file that a user named; it must lie in the data root."""
+    """Return the path of a user's file. Raises `DataError` if the file is missing or lies outside the data root."""
     path = root / file
     if not path.resolve().is_relative_to(root.resolve()):
         raise DataError(f"{name}: {file} lies outside of the data root {root}; name a file inside it")
@@ -48,19 +48,21 @@ def file_inside(name: str, root: Path, file: str, advice: str) -> Path:
 
 
 def check_exists(name: str, folder: Path, advice: str) -> None:
-    """Check that a folder of pictures exists."""
+    """Raise `DataError` if the folder is missing."""
     if not folder.is_dir():
         raise DataError(f"{name}: {folder} is missing; {advice}")
 
 
 def reason(error: Exception) -> str:
-    """The first sentence of an error, on one line; the second one of torchvision's errors is about Python arguments."""
+    """The first sentence of an error, on one line. Torchvision's errors continue with advice on Python arguments."""
     return " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__
 
 
 @contextmanager
 def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
-    """A block that turns errors of torchvision and its decoders about a file into one-sentence errors."""
+    """Context manager that turns an error while `place` is read into a `DataError` of one sentence, which ends in
+    `advice`. It leaves errors of exhausted memory and other `DataError` unchanged.
+    """
     try:
         yield
     except (DataError, MemoryError):
@@ -76,7 +78,7 @@ def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
 
 
 def advice_on_missing(download: bool) -> str:
-    """Advice about a missing file."""
+    """What to do about a missing file, as text; `download` says whether a download was tried."""
     if download:
         return "the download did not bring it: fetch the official file by hand"
     return "put the official file there, or add --download to fetch it"
@@ -87,7 +89,7 @@ _Row = TypeVar("_Row")
 
 
 class BadRow(Exception):
-    """An unusable row: the message says what is wrong with it, and how to repair it."""
+    """Raised for an unusable row of a file; the message says what is wrong, and `cure` how to repair the row."""
 
     def __init__(self, problem: str, cure: str) -> None:
         super().__init__(problem)
@@ -97,11 +99,9 @@ class BadRow(Exception):
 def good_rows(
     name: str, path: Path, rows: Iterable[tuple[str, Raw]], parse: Callable[[Raw], _Row], *, skip_bad: bool
 ) -> tuple[list[_Row], tuple[str, ...]]:
-    """Parse the rows of a file, given as pairs of a place such as "line 7" and the bytes; `parse` raises `BadRow` for a
-    bad row.
-
-    Returns the parsed rows; and one sentence that counts the rows left out, or an empty tuple. It raises `DataError`,
-    which counts good rows, if no row can be parsed, or a row is bad and `skip_bad` is false.
+    """Parse the rows of a file, given as pairs of a place such as "line 7" and the raw row; `parse` raises `BadRow` for
+    a bad row. Returns the parsed rows, and a tuple with one sentence that counts omitted rows, or an empty tuple.
+    Raises `DataError` if no row can be parsed, or if `skip_bad` is false and a row is bad.
 
     >>> good_rows("some", Path("a.txt"), [("line 1", b"yes"), ("line 2", bytes([255]))], utf8, skip_bad=True)
     (['yes'], ('1 of 2 rows of a.txt were left out as bad, the first because line 2 is not UTF-8 text',))
@@ -127,8 +127,8 @@ def good_rows(
 
 
 def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """Yield the first `most` lines of a plain or gzip (.gz) file in the data root, as pairs such as ("line 7", bytes).
-    It raises `DataError` if the file is missing, lies outside the root, or cannot be unpacked.
+    """Yield the first `most` lines (None: all) of a plain or gzip (.gz) file in the data root, as ("line 7", bytes).
+    Raises `DataError` if the file is missing, lies outside the root, or cannot be unpacked.
     """
     advice = "put the whole file there, as it is or compressed by gzip (.gz)"
     path = file_inside(name, root, file, advice)
@@ -138,7 +138,7 @@ def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None)
 
 
 def utf8(raw: bytes) -> str:
-    """The text of UTF-8 bytes; a `BadRow` for other bytes."""
+    """Decode UTF-8 bytes; raises `BadRow` for other bytes."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

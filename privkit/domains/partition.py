@@ -1,4 +1,4 @@
-"""The assignment of images to clients, and the order in which an epoch takes them."""
+"""The assignment of images to clients, and the order in which clients use their images in an epoch."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ PARTITIONS: dict[str, str] = {
 
 
 def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
-    """Divide each row's total by its proportions, [rows, n], ≥ 0 and with sum one, into n whole numbers that sum to the
-    total: int64 [rows, n].
+    """Divide each total into n whole numbers that sum to the total and are nearest to the proportions: int64 [rows, n].
+    `proportions` [rows, n] are ≥ 0, and each row sums to one; `totals` is [rows].
     """
     exact = proportions * totals[:, None]
     counts = np.floor(exact).astype(np.int64)
@@ -125,8 +125,8 @@ def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
 
 
 def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
-    """Ascending indices, int64, of a random fraction in (0, 1] of the records (at least one) with unchanged class
-    shares, for example an attacker's 10 % of the images.
+    """Draw a random fraction in (0, 1] of the records, at least one, with unchanged shares of classes: ascending
+    indices, int64. An attacker may know 10 % of the images, for example.
 
     Source: CutMixSL, Table 3 (reconstruction from 10 % and from 100 % of the training set).
     """
@@ -173,19 +173,19 @@ def _table(order: Rows, sizes: Rows) -> ClientPartition:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientPartition:
-    """Which images each of n clients holds, as indices into the batch of all private images; no image is shared.
+    """The images that each of n clients holds, as indices into the batch of all private images; clients share no image.
 
     >>> shares = ClientPartition(rows=torch.tensor([[2, 2, 2], [0, 3, 1]]), sizes=torch.tensor([1, 3]))
     >>> shares.weights.tolist(), shares.of(0).tolist()
     ([0.25, 0.75], [2])
     """
 
-    rows: Tensor  # int64 [n, longest]; a client with fewer images than the largest one repeats its own cyclically
+    rows: Tensor  # int64 [n, most images of a client]; smaller clients repeat their images cyclically
     sizes: Tensor  # int64 [n], images of each client, ≥ 1
 
     @property
     def weights(self) -> Tensor:
-        """Client weights d_i = |D_i| / Σ|D_j|, float64 [n]."""
+        """Each client's share of all images that clients hold, float64 [n]."""
         return self.sizes.double() / self.sizes.sum()
 
     def of(self, client: int) -> Tensor:
@@ -197,8 +197,8 @@ class ClientPartition:
 
 
 def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
-    """Rounds in an epoch, such that each image is sent about once: ⌊images / (n·B)⌋ for n clients, B = `batch_size`. It
-    raises `UsageError` if there are fewer images than one round needs.
+    """The number of rounds in which each image is sent about once: ⌊images / (n·B)⌋ for n clients, B = `batch_size`.
+    Raises `UsageError` if there are fewer images than one round needs.
     """
     rounds = images // (clients * batch_size)
     if rounds == 0:
@@ -210,18 +210,18 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
 
 
 def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
-    """The largest number of times that one image is released in an epoch: ⌈rounds·B / images of the smallest client⌉.
-    The privacy accounting charges every record for this number of releases.
+    """The largest number of times that an epoch sends one image: ⌈rounds · batch_size / images of the smallest client⌉.
+    The privacy accounting assumes this number for every record.
     """
     return ceil(rounds * batch_size / int(shares.sizes.min()))
 
 
 def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, rounds: int) -> Tensor:
-    """Draw the order in which clients use their images in an epoch: indices into the batch of all private images for
-    each of R = `rounds`, n clients and B = `batch_size` places, int64 [R, n, B].
+    """Draw which images each client uses in an epoch of R = `rounds` rounds. The result, int64 [R, n, B], holds for
+    each round and each of n clients B = `batch_size` indices into all private images.
 
-    Every client permutes its s images and uses them in turn, again and again, so it releases each ⌊R·B/s⌋ or ⌈R·B/s⌉
-    times. Images repeat within a batch only if s < B.
+    Every client permutes its s images and repeats this order, so each image is sent ⌊R·B/s⌋ or ⌈R·B/s⌉ times. Images
+    repeat within a batch only if s < B.
     """
     whole("batch_size", batch_size)
     whole("rounds", rounds)

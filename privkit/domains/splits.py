@@ -1,4 +1,4 @@
-"""Draws disjoint private, auxiliary and test records of a dataset from a seed."""
+"""Draws disjoint private, auxiliary, test and validation records of a dataset from a seed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Splits:
     """A dataset's records, divided at random by one seed into the parts of an experiment.
 
     Attributes:
-        private: the clients' training images.
-        auxiliary: the adversary's images, disjoint from the private and the test images.
-        test: images on which the task's accuracy is measured.
+        private: the clients' training records.
+        auxiliary: the adversary's records, disjoint from the private and the test records.
+        test: records on which the task's accuracy is measured.
         classes: number of classes, or of labels that each record has.
-        validation: images on which each epoch of training is evaluated; None if there are none.
+        validation: records on which each epoch of training is evaluated; None if there are none.
     """
 
     private: Batch
@@ -47,12 +47,13 @@ class Splits:
 
 
 def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validation: int = 0) -> dict[str, int]:
-    """The sizes of the parts that `split` would draw, without reading images; raises `DataError` for an empty part."""
+    """The sizes of the parts that `split` would draw, without reading records; raises `DataError` for an empty part."""
     wished = {"private": private, "auxiliary": auxiliary}
     wished |= {"test": test} if pools.test is None else {}
     wished |= {"validation": validation} if validation and pools.validation is None else {}
     available, total = len(pools.train), sum(wished.values())
-    sizes = {part: count * min(available, total) // total for part, count in wished.items()}  # 50 * 0.58 is below 29
+    # whole numbers, since 50 * 0.58 is below 29 in floats
+    sizes = {part: count * min(available, total) // total for part, count in wished.items()}
     if min(sizes.values()) < 1:
         asked = ", ".join(f"{part}={count}" for part, count in wished.items())
         raise DataError(f"{available} records are too few for the parts of {asked}, each of at least one; bring more")
@@ -68,13 +69,14 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
 def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0) -> Splits:
     """Draw the private, validation, auxiliary and test parts of an experiment.
 
-    `numpy.random.default_rng(seed).permutation` shuffles the training images. The first images are private, the next
-    ones serve for validation, and the last ones are auxiliary. Test images come from the official test set; without
-    such a set, they are the training images just before the auxiliary ones. An official validation set replaces the
-    validation images above.
+    `numpy.random.default_rng(seed).permutation` shuffles the training records. The first records are private, the next
+    ones serve for validation, and the last ones are auxiliary. Test records come from the official test set, if there
+    is one; otherwise, they are the training records just before the auxiliary ones. An official validation set replaces
+    the validation records above.
 
-    `private`, `auxiliary` and `test` (≥ 1) and `validation` (≥ 0) are the desired numbers of images. If there are too
-    few images, all parts shrink in proportion. A `DataError` is raised if a part would be empty.
+    `private`, `auxiliary` and `test` (≥ 1) and `validation` (≥ 0) are the desired numbers of records. If the training
+    records are too few, all parts drawn from them shrink in proportion. Raises `DataError` if a part would be empty, or
+    if a label is none of the dataset's classes.
     """
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))
@@ -114,9 +116,7 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
 def spare(
     pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0
 ) -> NDArray[np.int64]:
-    """Indices of the training records that `split`, with the same arguments, leaves unused, in reverse order of its
-    shuffle: the records next to its auxiliary part are first.
-    """
+    """Indices of the training records that `split` with the same arguments leaves unused, in reverse shuffled order."""
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))
     end = len(order) - sizes["auxiliary"] - (sizes["test"] if pools.test is None else 0)
@@ -125,15 +125,15 @@ def spare(
 
 
 def without(batch: Batch, known: Batch) -> Batch:
-    """The records of `batch` that do not equal a record in `known`; two datasets may share records."""
+    """The records of `batch` that are not also in `known`, by `Domain.fingerprints`; two datasets may share records."""
     seen = set(known.domain.fingerprints(known.x))
     kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
     return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch
 
 
 def left_out(count: int, records: str, others: int = 0) -> str:
-    """A sentence for results: `count` of the adversary's records were left out because they are private or attacked,
-    and `others` records replaced them.
+    """A sentence for the results: `count` of the adversary's records, which are private or attacked, were left out, and
+    `others` records replaced them. Empty if `count` is 0.
     """
     more = f", and {others} others took their place" if others else ""
     return f"{count} own {records} that were drawn are private or attacked ones: left out{more}" if count else ""

@@ -1,4 +1,4 @@
-"""Random records in the shape of an official dataset, so that a dry run needs no files."""
+"""Random records in the shape of an official dataset, so that a dry run (an estimate of times) needs no files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from privkit.domains.tokens.domain import Tokens
 
 _ATTRIBUTES = 40  # labels of a face of CelebA with `attribute=all`
 _CATEGORIES = 1_000
-"""Categories of each column of a table: the true number follows from the file, and hardly changes the time of a
-step."""
+"""Assumed number of categories of a table's column; the true number hardly changes the time of a step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPool:
-    """A pool of random records in place of real data; record i has class i modulo the number of classes."""
+    """A `Pool` of random records in place of real data; record i has class i modulo the number of classes."""
 
     count: int  # number of records
     classes: int  # number of classes, or of labels that each record has
@@ -33,7 +32,6 @@ class RandomPool:
     several: bool = False  # whether each record has several labels
 
     def __len__(self) -> int:
-        """Number of records."""
         return self.count
 
     def targets(self) -> NDArray[np.int64]:
@@ -47,16 +45,15 @@ class RandomPool:
 
 
 class Official(NamedTuple):
-    """Published facts about an official dataset: sizes, number of classes, and domain."""
+    """Published facts about an official dataset."""
 
     train: int  # number of training records
     test: int | None  # number of test records; None if it has no such part
     classes: int
-    domain: Callable[[Any], Domain]  # specification of the dataset -> its domain
+    domain: Callable[[Any], Domain]  # dataset's specification -> its domain, i.e. the kind and shape of a record
 
 
 def _images(channels: int, side: int = 32) -> Callable[[Any], Domain]:
-    """A function from a dataset's specification to its domain: images with side `size`, if this option exists."""
     return lambda spec: Images(shape=(channels, size := getattr(spec, "size", side), size))
 
 
@@ -84,12 +81,12 @@ OFFICIAL: Mapping[str, Official] = {
     "names": Official(20_074, None, 18, _tokens),
     "pcam": Official(262_144, 32_768, 2, _images(3)),
 }
-"""Datasets that need files, by their name; published counts."""
+"""Facts about each dataset that needs files, by the dataset's name."""
 
 
 def stand_in(spec: Any) -> Pools | None:
-    """Random records with the shape and size of an official dataset, to work without its files; None for other
-    datasets.
+    """Build random records with the shape and number of an official dataset's records, to work without its files.
+    Returns None for a dataset that is not in `OFFICIAL`.
     """
     if (official := OFFICIAL.get(getattr(spec, "name", ""))) is None:
         return None

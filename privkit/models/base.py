@@ -19,7 +19,7 @@ Depth = Annotated[int, Ge(1), Le(1000)]  # blocks or layers in both segments tog
 
 @dataclass(kw_only=True)
 class SplitModel:
-    """A network cut in two.
+    """A network cut into a client's segment and a server's segment.
 
     Attributes:
         lower: the client's segment, records [N, ...] -> smashed data [N, T, D], [N, C', H', W'] or [N, D]. It contains
@@ -31,10 +31,10 @@ class SplitModel:
             their neighbors, so a jigsaw solver can reassemble a shuffled image. Tests check the value for privkit's
             models; an audit measures it for all other models.
         other_tokens: number of tokens that represent no patch (a class token, registers), if `hides_places` is True.
-        predicts: what the model predicts: "labels", or "texts" for logits [N, T, words] of the token that follows each
-            of T tokens; `upper` then has the matching loss (`privkit.training.losses.next_token`).
-        class_token: who owns the class token. "server": the upper segment adds it, and it never crosses the cut.
-            "client": it is token 0 of the smashed data [N, T+1, D]. "none": there is no class token, or a user wrote
+        predicts: "labels", or "texts" if the logits [N, T, words] predict the token that follows each of T tokens. In
+            the second case, `upper` has the matching loss (`privkit.training.losses.next_token`).
+        class_token: who adds the class token. "server": the upper segment, so it never crosses the cut. "client": the
+            lower segment, as token 0 of the smashed data [N, T+1, D]. "none": there is no class token, or a user wrote
             the model.
     """
 
@@ -51,7 +51,8 @@ class ModelSpec(Protocol):
 
     Attributes:
         domain: kind of records that the model reads: "images", "tokens", "tables" or "any".
-        quick_attacks: attacks, with their options, that `--attack auto` adds for this model, on every defense.
+
+    A model may also name `quick_attacks`: attacks, with their options, that `--attack auto` adds for this model.
     """
 
     domain: ClassVar[str]
@@ -61,13 +62,12 @@ class ModelSpec(Protocol):
 
         Args:
             domain: description of the records (their kind and shape); the kind must be the one that this model reads.
-            classes: number of labels.
+            classes: number of classes.
             positions: whether the lower segment may embed positions; shuffling defenses forbid it.
             seed: seed of the initial weights; the global generator is left unchanged.
 
         Raises:
-            UsageError: if the segments cannot be built, or the lower one embeds positions although `positions` is
-                False.
+            UsageError: if the segments cannot be built, or if `positions` is False and the lower one embeds positions.
         """
 
 
@@ -94,7 +94,7 @@ class NamedCuts(Checked):
 
 
 class EvenHeads(NamedCuts):
-    """Base of transformers whose attention heads split a token's width equally."""
+    """Base class of transformers whose attention heads split a token's width equally."""
 
     width: int
     heads: int
@@ -106,7 +106,7 @@ class EvenHeads(NamedCuts):
 
 
 def check_class_token(positions: bool, remedy: str) -> None:
-    """Refuse a class token among the client's tokens if the tokens will be shuffled, and suggest a remedy."""
+    """Raise `UsageError` with the advice `remedy` if `positions` is False: a defense would shuffle the class token."""
     if not positions:
         raise UsageError(
             "a shuffle moves every token that the client sends, and the server could not find the class token again: "

@@ -18,10 +18,10 @@ from privkit.torch_utils.seeded import seeded
 
 
 def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
-    """Cut a chain of modules after the one called `cut`, which may be any module but the last.
+    """Cut a chain of modules after the one named `cut`, which may be any module but the last.
 
-    The modules in `pieces`, in order, map images in [−1, 1] to logits. Convolutions mix neighboring pixels, so smashed
-    data reveal their position in the image.
+    `pieces` maps names to modules that, in this order, turn images scaled to [−1, 1] into logits. The lower segment
+    first scales images from [0, 1]. Convolutions mix neighboring pixels, so smashed data reveal positions.
     """
     names = list(pieces)
     below = names.index(cut) + 1
@@ -43,8 +43,7 @@ class Cnn(NamedCuts):
     Attributes:
         cut: last layer of the lower segment: "conv1", "conv2", "pool" or "fc", with the tanh behind it.
 
-    Source: accurate_sl, Table 1, "CNN on MNIST". The paper and its released code use two cuts: after "fc" and after
-    "pool".
+    Source: accurate_sl, Table 1, "CNN on MNIST". The paper and its released code cut after "fc" and after "pool".
 
     >>> split = CNN.build(Images(shape=(1, 28, 28)), 10, positions=True, seed=0)
     >>> split.lower(torch.zeros(2, 1, 28, 28)).shape
@@ -76,7 +75,7 @@ class Cnn(NamedCuts):
 CNN = Cnn()  # the network of accurate_sl on MNIST, cut after its first linear layer
 
 
-_SMALLEST = 12  # pixels per side, which leave 1×1 after the second pooling
+_SMALLEST = 12  # pixels per side; smaller images leave nothing after the second pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +83,7 @@ class LeNet5(NamedCuts):
     """LeNet-5: two 5×5 convolutions with poolings, and three linear layers, with tanh between them.
 
     Images below 32 pixels are padded by two pixels, as LeCun et al. padded 28-pixel digits. The second convolution
-    reads all six maps and the output is linear, as in later implementations; there are 61,706 weights on grey 28- or
-    32-pixel images.
+    reads all six maps and the output is linear, as in later implementations. Grey 28-pixel images take 61,706 weights.
 
     Attributes:
         cut: last layer of the lower segment: "conv1", "pool1", "conv2", "pool2", "fc1" or "fc2", with the tanh behind

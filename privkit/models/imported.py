@@ -1,4 +1,4 @@
-"""A user's own segments by import path, and a test whether their tokens reveal their own places."""
+"""A user's own segments by import path, and a test whether a segment's tokens reveal their positions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from privkit.errors import PrivkitError, UsageError, one_line
 from privkit.files.import_path import imported
 from privkit.models.base import SplitModel
 
-# on every trained weight: a position embedding that starts at zero would stay unseen, and is learned later
+# standard deviation of the noise on trained weights, which shows a position embedding that starts at zero
 _NOISE = 0.1
-# share of the distance of two tokens; rounding is a hundred times smaller, a position embedding larger
+# as a share of the distance of two tokens; rounding is a hundred times smaller, a position embedding larger
 _TOLERANCE = 1e-3
-_OTHERS = 8  # tokens beside the patches, at most: a class token, one for distillation, registers
+_OTHERS = 8  # most tokens that represent no patch: a class token, a distillation token, registers
 
 
 def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
-    """Whether tokens hide their places in the image or sequence: the first value of `told_places`."""
+    """Whether tokens hide their positions in the image or sequence; None if unknown (first value of `told_places`)."""
     return told_places(lower, domain)[0]
 
 
@@ -36,16 +36,16 @@ def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
 def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool | None, int]:
     """Test whether permuting an image's patches, or a sequence's tokens, only permutes a segment's output tokens.
 
-    Only then does a shuffle of the output hide the order: no token reveals its own place. Output tokens may represent
-    the patches in any order; tokens that represent no patch, such as a class token, must keep their place. The test
-    uses the finest grid of patches that does not exceed the number of tokens. It fails for a position embedding, and
-    for overlapping patches, which reveal their neighbors. It runs a copy of the segment on random records, so a random
-    segment draws from the global generator. At least three records are measured together.
+    Only then does a shuffle of the output hide the order, since no token reveals its own position. Output tokens may
+    represent the patches in any order; a token that represents no patch, such as a class token, must keep its position.
+    The test uses the finest grid of patches that does not exceed the number of tokens. It fails for a position
+    embedding, and for overlapping patches, which reveal their neighbors. A copy of the segment runs on at least three
+    random records together, so a random segment draws from the global generator.
 
-    Returns whether places are hidden, and the number of tokens that represent no patch (0 unless places are hidden).
-    The first value is None if no test is possible: the tokens match no grid of patches and no sequence; the test fails,
-    but some tokens represent no patch; the record is a table row; the segment draws noise; or it cannot be copied or
-    run (training reports this error).
+    Returns whether positions are hidden, and the number of tokens that represent no patch (0 unless positions are
+    hidden). The first value is None if no test is possible: the tokens match no grid of patches and no sequence; the
+    record is a table row; the segment is random; or it cannot be copied or run (training reports this error). It is
+    also None, not False, if the test fails and some tokens represent no patch.
 
     >>> told_places(nn.Sequential(nn.Flatten(2), nn.ZeroPad1d((1, 0)), nn.Unflatten(2, (5, 1)), nn.Flatten(0, 1)),
     ...     Images(shape=(1, 2, 2)))  # a pixel is a token, and one of zeros is in front
@@ -62,7 +62,7 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
             if weight.requires_grad:
                 weight.add_(torch.randn(weight.shape, generator=draws, dtype=weight.dtype), alpha=_NOISE)
         for name, moment in segment.named_buffers():
-            if name.endswith(("running_mean", "running_var")):  # learned as well: of tokens, one for each place
+            if name.endswith(("running_mean", "running_var")):  # training may learn one value per position, too
                 moment.add_(torch.rand(moment.shape, generator=draws, dtype=moment.dtype), alpha=_NOISE)
         places = prod(grid)
         orders = [torch.arange(places), torch.arange(places).roll(1), torch.randperm(places, generator=draws)]
@@ -86,7 +86,7 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
 
 
 def _grid(tokens: Tensor, domain: Domain) -> tuple[int, ...] | None:
-    """Rows and columns of the patches that tokens may represent, or the length of a sequence; see `told_places`."""
+    """Rows and columns of the patches that the tokens may represent, or a sequence's length; None if nothing fits."""
     if tokens.ndim != 3:
         return None
     count = tokens.shape[1]
@@ -106,7 +106,6 @@ def _grid(tokens: Tensor, domain: Domain) -> tuple[int, ...] | None:
 
 
 def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
-    """A sequence [1, T] in another order, or an image [1, C, H, W] with the patches of a grid in another order."""
     if record.ndim == 2:
         return record[:, order]
     (_, c, h, w), (rows, columns) = record.shape, grid
@@ -118,10 +117,9 @@ def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
 class _Imported(ABC):
     """Base class of models whose segments a user wrote.
 
-    The user's functions get the keywords `domain`, `image_shape` (for images), `classes` and `positions`, as far as
-    they accept them. Modules are looked up on the Python path and in the current folder. If `positions` is False, a
-    lower segment whose tokens reveal their positions (`told_places`) is refused, since a shuffle would not hide their
-    order.
+    The user's functions get those of the keywords `domain`, `image_shape` (for images), `classes` and `positions` that
+    they accept. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower
+    segment whose tokens reveal their positions (`told_places`) is refused, since a shuffle would not hide their order.
     """
 
     domain: ClassVar[str] = "any"
@@ -133,7 +131,7 @@ class _Imported(ABC):
 
     @abstractmethod
     def segments(self, offered: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
-        """The lower and the upper segment, built with the keywords that they accept."""
+        """Build the lower and the upper segment with those of the keywords `offered` that they accept."""
 
     def imports(self) -> set[str]:
         places = {path.replace(":", ".").rpartition(".")[0] for path in self.paths}
@@ -158,8 +156,7 @@ class _Imported(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedPair(_Imported):
-    """A user's model from two import paths `lower:upper`, each the path of an nn.Module class or of a function that
-    returns a module.
+    """A user's model from two import paths, `lower:upper`, of nn.Module classes or of functions that return modules.
 
     Attributes:
         lower: import path of the client's segment, for example "mynets.client.Lower".
@@ -185,7 +182,7 @@ class ImportedPair(_Imported):
 
 @dataclass(frozen=True, kw_only=True)
 class FromFunction(_Imported):
-    """A user's model from the import path `module:function` of a function that returns both segments, (lower, upper).
+    """A user's model from the import path `module:function` of a function that returns the segments (lower, upper).
 
     Attributes:
         function: the import path, for example "mynets:segments".

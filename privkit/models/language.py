@@ -28,13 +28,11 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFace(Checked):
-    """A Hugging Face language model, which classifies a text by its last token, or predicts each next token (causal
-    model).
+    """A Hugging Face language model, which classifies a text by its last token, or predicts each next token.
 
     The client has the embeddings and the first blocks; T tokens of size D cross the cut, [N, T, D]. The model's own
     forward method runs both segments, with its positions and attention masks; there is no dropout. Padding counts as an
-    ordinary token, since the server does not know which tokens are padding; in a causal model it does not affect
-    earlier words.
+    ordinary token, since the server cannot recognize padding; in a causal model it does not affect earlier words.
 
     Nothing is downloaded, unpickled or run from the folder. Needs the package transformers (extra `language`).
 
@@ -66,7 +64,7 @@ class HuggingFace(Checked):
 
     @property
     def quick_attacks(self) -> tuple[str, ...]:
-        """Adds an attack that reads the next token from its gradient; see `ModelSpec`."""
+        """The attack that `--attack auto` adds for next-token prediction: it infers each next token from a gradient."""
         return ("tail_inversion",) if self.task == "next_token" else ()
 
     def files(self) -> list[Path]:
@@ -74,9 +72,7 @@ class HuggingFace(Checked):
         return [file for pattern in _ONLY_READ for file in sorted(Path(self.path).glob(pattern))] if self.path else []
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build the segments, as in `ModelSpec.build`; `positions` is ignored, and `told_places` measures
-        `hides_places`.
-        """
+        """Build the segments as `ModelSpec.build` does. `positions` is ignored; `hides_places` is measured instead."""
         with seeded(torch.device("cpu"), seed):
             whole = self._read()
             base = whole.base_model
@@ -84,7 +80,7 @@ class HuggingFace(Checked):
             embedding, ids = base.get_input_embeddings(), self._ids(base.config, domain)
             drawn = self.task == "label"
             head = nn.Linear(base.config.hidden_size, classes) if drawn else self._own_head(whole, ids, domain)
-            embedding.weight = nn.Parameter(embedding.weight.detach()[ids])  # an attack finds its words there
+            embedding.weight = nn.Parameter(embedding.weight.detach()[ids])  # attacks read the words' embeddings there
             embedding.num_embeddings = len(ids)
             split = self._cut(base, head, domain)
             if self.lora:
@@ -93,7 +89,7 @@ class HuggingFace(Checked):
 
     @torch.no_grad()
     def _own_head(self, whole: Any, ids: Tensor, domain: Tokens) -> nn.Linear:
-        """A separate head for the dataset's tokens, initialized from the causal model's head."""
+        """Build a head for the dataset's tokens, initialized from the causal model's head."""
         own, text = whole.get_output_embeddings(), ids[domain.random(1, Generator().manual_seed(0))]
         states = whole.base_model(input_ids=text, use_cache=False).last_hidden_state
         first = whole.base_model(input_ids=text[:, : (domain.length + 1) // 2], use_cache=False).last_hidden_state
@@ -114,7 +110,7 @@ class HuggingFace(Checked):
         return head
 
     def _read(self) -> Any:
-        """The whole model, with a head for the next token if that is the task, in evaluation mode and float32."""
+        """Read the whole model in evaluation mode and float32, with the next-token head if `task` is "next_token"."""
         folder = Path(self.path)
         if not self.path or not (folder / "config.json").is_file():
             given = f", and {self.path} has none" if self.path else ""
@@ -170,7 +166,6 @@ class HuggingFace(Checked):
         return (Path(self.path) / "tokenizer.json").is_file()
 
     def _ids(self, config: Any, domain: Tokens) -> Tensor:
-        """The model's id for each id of the dataset."""
         if not self._own_ids:
             return torch.arange(len(domain.vocabulary))
         from tokenizers import Tokenizer
@@ -191,7 +186,7 @@ class HuggingFace(Checked):
         return torch.tensor([padding, unknown, *(known[token] for token in domain.vocabulary[2:])])
 
     def _cut(self, base: Any, head: nn.Linear, domain: Tokens) -> SplitModel:
-        """Both segments, after a check on one text that they compute the same as the uncut model."""
+        """Cut the model, and check on one text that both segments together compute the same as the uncut model."""
         try:
             most = len(_blocks(base)[1])
             if self.block > most:
@@ -215,7 +210,6 @@ class HuggingFace(Checked):
         return SplitModel(lower=lower, upper=upper, hides_places=places, predicts=predicts)
 
     def _adapt(self, lower: nn.Module) -> None:
-        """Add LoRA adapters to the linear layers of the blocks, and freeze all other weights."""
         try:
             from peft import LoraConfig, inject_adapter_in_model
         except ImportError:
@@ -238,7 +232,7 @@ _LINEAR = ("Linear", "Conv1D")  # classes of linear layers; the second is GPT-2'
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A block without the log lines and progress bars of transformers."""
+    """Context manager that mutes the log lines and progress bars of transformers."""
     try:
         from transformers.utils import logging
     except ImportError:
@@ -256,7 +250,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
-    """Name and value of the module list with the most weights, which holds the blocks."""
+    """Name and value of the network's largest list of modules (by weights), which holds its transformer blocks."""
     lists = [(name, part) for name, part in network.named_modules() if isinstance(part, nn.ModuleList)]
     if not lists:
         raise UsageError("hf needs a model whose blocks are a list of modules, and this one has no such list")
@@ -264,9 +258,8 @@ def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 class _Door(nn.Module):
-    """Wraps or replaces a transformer block, to insert tokens into the model's forward method or to read its tokens.
-
-    Before a call, `tokens` that are not None replace the input; after it, they are the output.
+    """Wraps or replaces a transformer block, to insert tokens into the model's forward method or to read its tokens. If
+    `tokens` is set when the block is called, it replaces the block's input; afterwards it is the block's output.
     """
 
     def __init__(self, block: nn.Module | None) -> None:
@@ -288,9 +281,8 @@ class _Door(nn.Module):
 
 
 class _Segment(nn.Module):
-    """A copy of the language model with some of its transformer blocks, without dropout.
-
-    One of the blocks is a `_Door`, through which tokens cross the cut; `first` is the first one's number.
+    """A copy of the language model with some of its transformer blocks, without dropout. One block is a `_Door`,
+    through which tokens cross the cut. `first` is the first block's number in the model.
     """
 
     def __init__(self, base: nn.Module, blocks: list[nn.Module], first: int) -> None:
@@ -307,12 +299,12 @@ class _Segment(nn.Module):
         return door
 
     def train(self, mode: bool = True) -> _Segment:
-        """Keep evaluation mode, so that there is no dropout; the weights still learn."""
+        """Stay in evaluation mode, so that there is no dropout; weights are still trained."""
         return super().train(False)
 
 
 class _Lower(_Segment):
-    """The client's segment: ids [N, T] -> tokens [N, T, D] behind its blocks."""
+    """The client's segment: token ids [N, T] -> vectors [N, T, D] after the client's last block."""
 
     def __init__(self, base: nn.Module, block: int) -> None:
         below = list(_blocks(base)[1])[:block]
@@ -324,9 +316,8 @@ class _Lower(_Segment):
 
 
 class _Upper(_Segment):
-    """The server's segment: runs the remaining blocks on tokens [N, T, D].
-
-    Returns logits [N, words or classes] after the last token, or with `every` after each of T tokens, [N, T, words].
+    """The server's segment: runs the remaining blocks on token vectors [N, T, D]. Returns logits after the last token,
+    [N, classes]; with `every`, logits after each of the T tokens, [N, T, words].
     """
 
     def __init__(self, base: nn.Module, block: int, head: nn.Linear, *, every: bool) -> None:
@@ -338,7 +329,7 @@ class _Upper(_Segment):
             self.loss = next_token
 
     def states(self, tokens: Tensor) -> Tensor:
-        """Tokens [N, T, D] -> states [N, T, D]; the first block's wrapper replaces the embeddings by `tokens`."""
+        """Run the blocks on tokens [N, T, D], which replace the embeddings; returns hidden states [N, T, D]."""
         self.door(0).tokens = tokens
         try:
             states: Tensor = self.base(inputs_embeds=tokens, use_cache=False).last_hidden_state
@@ -353,7 +344,7 @@ class _Upper(_Segment):
 
 
 def _freeze_unused(segment: nn.Module, outputs: Tensor) -> None:
-    """Freeze the weights on which no output depends, such as the final norm in the client's copy."""
+    """Freeze the weights that do not affect the outputs, such as the final norm in the client's copy."""
     weights = list(segment.parameters())
     found = torch.autograd.grad(outputs.sum(), weights, allow_unused=True)
     for weight, gradient in zip(weights, found, strict=True):

@@ -20,12 +20,12 @@ from privkit.models.resnet import BLOCKS, pieces
 from privkit.models.tokens import centered
 from privkit.torch_utils.seeded import seeded
 
-# Feature maps of P patches lie on the channel axis, the patch before the channel: [N, P·C, h, w]. So a network of one
-# copy a patch is a grouped convolution, and every other layer stays what it is.
+# Feature maps of P patches lie on the channel axis, the patch before the channel: [N, P·C, h, w]. Convolutions with own
+# weights for each patch are then one grouped convolution, and all other layers remain unchanged.
 
 
 class _SharedConv(nn.Conv2d):
-    """One convolution for each of P patches: [N, P·C, h, w] -> [N, P·C', h', w']."""
+    """Applies the same convolution to each of P patches: [N, P·C, h, w] -> [N, P·C', h', w']."""
 
     def forward(self, maps: Tensor) -> Tensor:
         patches = maps.reshape(-1, self.in_channels, *maps.shape[-2:])
@@ -34,9 +34,8 @@ class _SharedConv(nn.Conv2d):
 
 
 class SharedNorm(nn.BatchNorm2d):
-    """One batch normalization that P patches share, applied to one patch after another.
-
-    So each patch is normalized by its own batch statistics, and the running statistics are updated P times per step.
+    """A batch normalization whose weights P patches share, applied to one patch after another. Each patch is normalized
+    by its own batch statistics, and the running statistics are updated P times per step.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -53,7 +52,7 @@ class SharedNorm(nn.BatchNorm2d):
         with torch.no_grad():
             of_patch = maps.detach().unflatten(1, (patches, -1))
             steps = torch.arange(patches - 1, -1, -1, device=maps.device, dtype=maps.dtype)
-            shares = self.momentum * (1 - self.momentum) ** steps  # what each patch weighs after the later ones
+            shares = self.momentum * (1 - self.momentum) ** steps  # weight of each patch after all updates
             kept = (1 - self.momentum) ** patches
             self.running_mean.mul_(kept).add_(shares @ of_patch.mean((0, 3, 4)))
             self.running_var.mul_(kept).add_(shares @ of_patch.var((0, 3, 4), correction=1))
@@ -63,7 +62,7 @@ class SharedNorm(nn.BatchNorm2d):
 
 
 def shared(network: nn.Module) -> nn.Module:
-    """Make all patches share the network's convolutions and normalizations; the network is changed in place."""
+    """Change the network in place, such that it applies the same weights to each of P patches stacked as channels."""
     for part in network.modules():
         if type(part) is nn.Conv2d:
             part.__class__ = _SharedConv
@@ -73,9 +72,8 @@ def shared(network: nn.Module) -> nn.Module:
 
 
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
-    """Join P networks of one architecture, one for each patch, into one on patches stacked as channels.
-
-    The first network is changed in place.
+    """Join P networks of one architecture into one for patches stacked as channels: network i processes patch i. The
+    first network is changed in place and returned.
     """
     for part, *others in zip(*(network.modules() for network in networks), strict=True):
         copies = [part, *others]
@@ -97,7 +95,7 @@ _HIDDEN = (512, 256)  # widths inside AdaptationNet, table 1
 
 
 class Patches(nn.Module):
-    """Cuts images into square patches, stacks them as channels, and in training drops some patches of each image."""
+    """Cuts images into square patches and stacks them as channels; in training, sets a share of the patches to zero."""
 
     def __init__(self, patch: int, stride: int, drop: float) -> None:
         super().__init__()
@@ -114,9 +112,8 @@ class Patches(nn.Module):
 
 
 class Concatenate(nn.Module):
-    """Joins the feature maps of P = g·g patches into one map, arranged like the patches in the image.
-
-    If patches overlap, the joined map is larger than the map of the whole image.
+    """Joins the feature maps of P = g·g patches into one map, arranged like the patches in the image. If patches
+    overlap, the joined map is larger than the map of the whole image.
     """
 
     def __init__(self, grid: int) -> None:
@@ -134,7 +131,8 @@ class Concatenate(nn.Module):
 class WithAdaptation(nn.Module):
     """The server's network together with AdaptationNet, which classifies every patch separately during training.
 
-    AdaptationNet maps [N, P·C, h, w] to [N, P·L, 1, 1]. The `weight` of its loss is α·M/P for M networks.
+    AdaptationNet maps feature maps [N, P·C, h, w] of P patches to logits [N, P·L, 1, 1] for L classes. Its loss has the
+    factor `weight` = α·M/P if there are M networks for the patches.
     """
 
     def __init__(self, rest: nn.Module, adaptation: nn.Module, patches: int, weight: float) -> None:
@@ -149,7 +147,7 @@ class WithAdaptation(nn.Module):
         return logits, self.adaptation(maps).flatten(1).unflatten(1, (self.patches, -1))
 
     def loss(self, outputs: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
-        """The loss L_lower + α·(M/P)·Σ L_upper of each of N records, [N] (equations 1 and 2)."""
+        """Each record's loss, [N]: its cross-entropy plus `weight` times the sum over its patches (equations 1, 2)."""
         if isinstance(outputs, Tensor):
             return cross_entropy(outputs, labels, reduction="none")
         logits, of_patches = outputs
@@ -163,8 +161,7 @@ class PatchSplitNN(NamedCuts):
     """A ResNet whose first layers run on each of P patches separately; the server joins the patches' feature maps.
 
     The paper calls the first layers *upper* models; here they form the lower segment. Its output [N, P·C, h, w] holds C
-    feature maps of patch 1, then of patch 2, …. The defense `split_parts:parts=P` puts each patch into a separate
-    storage.
+    feature maps of patch 1, then of patch 2, …. The defense `split_parts:parts=P` stores the patches separately.
 
     Attributes:
         depth: 18 (the paper) or 20, CIFAR's small ResNet; see `ResNet`.
@@ -202,8 +199,8 @@ class PatchSplitNN(NamedCuts):
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
-        """The number g of patches per row and column of a square image; a grid that misses its edge raises
-        `UsageError`.
+        """The number g of patches per row and column of a square image. Raises `UsageError` if the image is not square,
+        or if the patches do not end at its edge.
         """
         if height != width:
             raise UsageError(f"patch_splitnn needs square images, got {height}×{width} pixels")
@@ -249,7 +246,6 @@ class PatchSplitNN(NamedCuts):
         return nn.Sequential(OrderedDict(named[:below])), dict(named[below:])
 
     def _adaptation(self, lower: nn.Module, domain: Images, patches: int, classes: int) -> nn.Module:
-        """AdaptationNet on the feature maps of all patches: one network for all, or one per patch (table 1)."""
         lower.eval()
         with torch.no_grad():
             *_, maps, side, _ = lower(torch.zeros(1, *domain.shape)).shape
@@ -261,7 +257,7 @@ class PatchSplitNN(NamedCuts):
 
 
 def _adaptation_net(channels: int, side: int, classes: int) -> nn.Module:
-    """AdaptationNet of one patch (table 1); its linear layer is a convolution that covers the whole map."""
+    """Build AdaptationNet for one patch (table 1); its linear layer is a convolution that covers the whole map."""
     half = (side + 1) // 2
     first, second = _HIDDEN
     return nn.Sequential(
@@ -277,4 +273,4 @@ def _adaptation_net(channels: int, side: int, classes: int) -> nn.Module:
 
 
 PATCH_SPLITNN = PatchSplitNN()
-"""Nine patches of 16 pixels every 8, each with a network of its own, for images of 32 pixels."""
+"""A 32×32 image has nine patches of 16×16 pixels, with stride 8; each patch has a network of its own."""

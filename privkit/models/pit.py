@@ -50,7 +50,7 @@ class _Upper(nn.Module):
         self.transformers, self.norm, self.head = pit.transformers[stages:], pit.norm, pit.head
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens -> logits [N, classes]."""
+        """Tokens [N, T, D] (T+1 with the client's class token) -> logits [N, classes]."""
         class_token = tokens[:, :1]
         if self.cls_token is not None:
             class_token, tokens = self.cls_token.expand(len(tokens), -1, -1), tokens
@@ -90,7 +90,7 @@ class Pit(NamedCuts):
     cuts: ClassVar[tuple[str, ...]] = ("embedding", *(f"stage{i + 1}" for i in range(len(_DEPTHS))))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
-        """The patch size and stride for images of this shape, in pixels.
+        """Side of a patch and stride, in pixels, for images of this shape; raises `UsageError` if a patch is larger.
 
         >>> [PIT_TINY.patch_for((3, side, side)) for side in (28, 32, 224)]
         [(4, 2), (4, 2), (16, 8)]

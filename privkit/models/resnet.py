@@ -1,4 +1,4 @@
-"""ResNet-18, ResNet-50 and CIFAR's ResNet-20, of timm's blocks, cut after the stem or after a stage."""
+"""ResNet-18, ResNet-50 and CIFAR's ResNet-20, built from timm's blocks and cut after the stem or after a stage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _tanh(inplace: bool = False) -> nn.Module:
 
 
 class _Shortcut(nn.Module):
-    """A shortcut without weights (He et al.'s option A): every second pixel, with zeros in the added channels."""
+    """A shortcut without weights (He et al.'s option A): keeps every second pixel and doubles the channels by zeros."""
 
     def forward(self, maps: Tensor) -> Tensor:
         return functional.pad(maps[:, :, ::2, ::2], (0, 0, 0, 0, 0, maps.shape[1]))
@@ -70,7 +70,7 @@ class ResNet(NamedCuts):
 
     @property
     def quick_attacks(self) -> tuple[str, ...]:
-        """Behind the pooling, an attack that identifies more images than the black box; see `ModelSpec`."""
+        """The attack that `--attack auto` adds for cut="pool": it identifies more images than a black-box attack."""
         return ("posterior_mean:repeats=4,contrast=1,mirror=true",) if self.cut == "pool" else ()
 
     @property
@@ -86,7 +86,9 @@ class ResNet(NamedCuts):
 def pieces(
     depth: Depth, shape: Sequence[int], classes: int, *, activation: _Activation = "relu", pooling: Pooling = "mean"
 ) -> dict[str, nn.Module]:
-    """The network as a chain of named modules (stem, stages, pool, head), random weights; arguments as in `ResNet`."""
+    """Build the network with random weights as a chain of named modules: stem, stages, pool and head. `shape` is (C, H,
+    W); the other arguments are as in `ResNet`.
+    """
     from timm.models import resnet
 
     channels, height, width = shape

@@ -16,11 +16,11 @@ from privkit.models.tokens import Block, Lower, Mlp, Upper, draw, draw_linear, l
 from privkit.torch_utils.seeded import seeded
 
 _TOKEN = 64  # size of a token inside the tokens-to-token module
-_LONG = 512  # tokens above which attention is fused, as T² weights per image would not fit; see `tokens.stackable`
+_LONG = 512  # with more tokens, attention is fused, since T² weights per image would not fit; see `tokens.stackable`
 
 
 class _TokenTransformer(nn.Module):
-    """An attention layer with one head that also changes the token size, so its values serve as the residual."""
+    """A one-head attention layer that changes the token size to 64; the attention's values serve as the residual."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _TokenTransformer(nn.Module):
 
 
 class _TokensToToken(nn.Module):
-    """Three soft splits (overlapping patches), with a transformer layer after the first and the second."""
+    """Three soft splits (overlapping patches), each followed by a layer: two transformer layers and a linear layer."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _TokensToToken(nn.Module):
         self.project = nn.Linear(_TOKEN * self.splits[2][0] ** 2, width)
 
     def grid(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
-        """The grid of output tokens (rows, columns)."""
+        """The numbers of rows and columns of output tokens."""
         _, height, width = image_shape
         for kernel, stride, pad in self.splits:
             height, width = ((side + 2 * pad - kernel) // stride + 1 for side in (height, width))
@@ -70,13 +70,13 @@ class _TokensToToken(nn.Module):
 
 
 def _soft_split(stride: int) -> tuple[int, int, int]:
-    """Kernel, stride and padding of a soft split: 7, 4, 2 and 3, 2, 1 as published. The grid shrinks by the stride."""
+    """(Kernel, stride, padding) of a soft split, as published for strides 4 and 2. The grid shrinks by the stride."""
     kernel = max(3, 2 * stride - 1)
     return kernel, stride, (kernel - stride + 1) // 2
 
 
 class Whole(nn.Module):
-    """The modules of the uncut network, under the authors' names."""
+    """The modules of the uncut network, with the weight names of the authors' code."""
 
     def __init__(self, spec: T2tVit, channels: int, classes: int, stride: int) -> None:
         super().__init__()
@@ -169,7 +169,6 @@ class T2tVit(NamedCuts):
         return SplitModel(lower=lower, upper=upper, hides_places=False, class_token=self.class_token)
 
     def _load(self, net: Whole, path: str) -> None:
-        """Load the authors' weights. A classifier with another number of classes is not loaded."""
         state = {name.removeprefix("module."): value for name, value in read_weights(path).items()}
         for name in [name for name in state if name.startswith("blocks.") and name.endswith(".qkv.weight")]:
             query, rest = state[name][: self.width], state[name][self.width :]

@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class _TableMlp(NamedCuts):
-    """A perceptron on embedded categories and unchanged dense (numeric) columns, with hidden layers of equal width.
+    """A perceptron on embedded categories and scaled dense (numeric) columns, with hidden layers of equal width.
 
     Smashed data are vectors [N, D], so defenses that move tokens cannot be used.
 
@@ -59,7 +59,7 @@ class _TableMlp(NamedCuts):
 
 
 class Columns(nn.Module):
-    """Dense columns scaled to [−1, 1], followed by an embedding of each categorical column."""
+    """Scales D dense columns to [−1, 1] and embeds K categorical columns: [N, D + K] -> [N, D + K·size]."""
 
     offsets: Tensor
 
@@ -80,7 +80,7 @@ class Columns(nn.Module):
 TABLE_MLP = _TableMlp()  # three hidden layers of width 64, cut after the first
 
 
-_SPREAD = 0.1  # standard deviation of the fields' vectors at the start
+_SPREAD = 0.1  # standard deviation of the initial vectors of fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,9 +129,8 @@ class _Difm(NamedCuts):
     cuts: ClassVar[tuple[str, ...]] = ("embedding", "vector", "factors")
 
     def build(self, domain: Tables, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build both segments, as in `ModelSpec.build`, for two classes.
-
-        With a shuffle, cut="embedding" would scramble the input of the server's bit-wise part, and is refused.
+        """Build both segments, as in `ModelSpec.build`. Raises `UsageError` unless there are two classes, and for
+        cut="embedding" without `positions`: a shuffle would scramble the server's bit-wise part.
         """
         if classes != 2:
             raise UsageError(
@@ -158,7 +157,9 @@ class _Difm(NamedCuts):
 
 
 class _Fields(nn.Module):
-    """The weight and the vector of every field: from its category, or from its dense column multiplied by the value."""
+    """Gives every field a weight and a vector: learned for each category, or for a dense column and scaled by its
+    value.
+    """
 
     offsets: Tensor
 
@@ -176,7 +177,7 @@ class _Fields(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Vector-wise part: attention between all fields without positions; permuted fields give permuted outputs."""
+    """Vector-wise part of DIFM: attention between fields without positions, so permuted fields permute the output."""
 
     def __init__(self, vector: int, heads: int, size: int) -> None:
         super().__init__()
@@ -196,7 +197,7 @@ class _Attention(nn.Module):
 
 
 def _bit_wise(fields: int, vector: int, width: int, depth: int) -> nn.Sequential:
-    """Bit-wise part: a perceptron on all numbers of all vectors, [N, T·vector] -> one factor for each field, [N, T]."""
+    """Bit-wise part of DIFM: a perceptron on the numbers of all vectors, [N, T·vector], that gives factors [N, T]."""
     sizes = [fields * vector, *[width] * depth]
     layers = [nn.Sequential(nn.Linear(size, following), nn.ReLU()) for size, following in pairwise(sizes)]
     return nn.Sequential(*layers, nn.Linear(width, fields, bias=False))
@@ -208,9 +209,8 @@ class _DualNetwork(nn.Module):
         self.attention, self.bit_wise = attention, bit_wise
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Append the outputs of both networks to T fields [N, T, 1 + vector].
-
-        Returns [N, T, 1 + vector + 1 + attended]: each field, its bit-wise factor and its attended vector.
+        """Append the outputs of both networks to T fields [N, T, 1 + vector]. Returns [N, T, 1 + vector + 1 +
+        attended]: each field, its bit-wise factor and its attended vector.
         """
         vectors = fields[..., 1:]
         return torch.cat([fields, self.bit_wise(vectors.flatten(1)).unsqueeze(2), self.attention(vectors)], 2)
@@ -219,8 +219,8 @@ class _DualNetwork(nn.Module):
 class _Reweighted(nn.Module):
     """A layer of DIFM: multiplies each of T fields by the sum of its bit-wise and vector-wise factors.
 
-    With `by_place`, as published, a field's vector-wise factor is computed from all T attended vectors in order;
-    otherwise only from its own, by a map that all fields share.
+    With `by_place`, as published, each vector-wise factor depends on all T attended vectors in order. Otherwise it
+    depends only on the field's own attended vector, by a map that all fields share.
     """
 
     def __init__(self, fields: int, vector: int, attended: int, *, by_place: bool) -> None:
@@ -239,14 +239,14 @@ class _Reweighted(nn.Module):
 
 
 class _FactorizationMachine(nn.Module):
-    """Prediction layer: a bias, the sum of the weights, and the products of all pairs of vectors."""
+    """Prediction layer of DIFM: a bias, the sum of the weights, and the inner products of all pairs of vectors."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Fields [N, T, 1 + vector] -> logits [N, 2]; the first logit is 0, so the softmax is the machine's sigmoid."""
+        """Fields [N, T, 1 + vector] -> logits [N, 2]. The first logit is 0, so the softmax of both is a sigmoid."""
         weights, vectors = fields[..., 0], fields[..., 1:]
         pairs = (vectors.sum(1).square() - vectors.square().sum(1)).sum(1) / 2
         click = self.bias + weights.sum(1) + pairs

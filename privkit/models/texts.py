@@ -19,8 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class _TextMlp(NamedCuts):
-    """A text classifier: token embedding, mean over all T positions, one hidden layer, and a linear layer, with tanh
-    between.
+    """A text classifier: token embedding, mean over T positions, a hidden layer and a linear layer, with tanh between.
 
     Padding is embedded as zeros and counts in the mean, since the server does not know which tokens are padding.
 
@@ -66,7 +65,7 @@ TEXT_MLP = _TextMlp()  # the network of accurate_sl on IMDB, cut after its hidde
 
 
 _LAYERS: dict[str, type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
-"""Kind -> torch's layer."""
+"""Kind of a recurrent layer -> torch's class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +111,7 @@ class Recurrent(NamedCuts):
 
 
 class _EmbeddedLast(nn.Module):
-    """Embedding of a sequence, with its padding moved from the end to the front."""
+    """Embeds a sequence after moving its padding from the end to the front."""
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
@@ -126,7 +125,7 @@ class _EmbeddedLast(nn.Module):
 
 
 class _LastState(nn.Module):
-    """The state of the last recurrent layer after the last token."""
+    """Runs recurrent layers on tokens [N, T, D]; returns the last layer's state after the last token, [N, width]."""
 
     def __init__(self, layers: nn.RNNBase) -> None:
         super().__init__()
@@ -138,7 +137,7 @@ class _LastState(nn.Module):
 
 
 LSTM = Recurrent()  # one LSTM layer of width 64, cut at its last state: trains in seconds
-RNN = Recurrent(kind="rnn")  # the same with a plain recurrent layer
+RNN = Recurrent(kind="rnn")  # a plain recurrent layer of width 64, cut at its last state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,8 +215,7 @@ _EMBEDDING, _PLACES = 128, 512
 
 @dataclass(frozen=True, kw_only=True)
 class Albert(EvenHeads):
-    """The text classifier ALBERT: twelve encoder layers that share their weights, the pooler with its tanh, and a
-    linear layer.
+    """The text classifier ALBERT: twelve encoder layers with shared weights, the pooler with its tanh, a linear layer.
 
     The client sends the pooled vector of the first token, [N, width] in [−1, 1]. Padding is masked at the client. There
     are 11,683,584 weights below the classifier with the published vocabulary of 30,000. Needs the package transformers
@@ -274,7 +272,7 @@ class Albert(EvenHeads):
 
 
 class _Pooled(nn.Module):
-    """The pooler's output, with padding masked."""
+    """ALBERT's pooler output, [N, width], with padding masked in the attention."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention; the heads split the width equally. `fused_attn`: whether torch's fused kernel is used."""
+    """Multi-head attention; the heads split the width equally. `fused_attn` says whether a fused kernel is used."""
 
     def __init__(self, width: int, heads: int, qkv_bias: bool) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A transformer's block, normalised before attention and before the MLP.
+    """A transformer block, with layer normalization before the attention and before the MLP.
 
     Args:
         heads: number of attention heads, a divisor of width.
@@ -108,16 +108,16 @@ class UncutVit(nn.Module):
 
 
 def draw(weight: Tensor) -> None:
-    """Draw weights in place from a normal distribution with deviation 0.02; a seed gives the same numbers as timm.
+    """Draw weights in place from a normal distribution with standard deviation 0.02, equal to timm's for equal seeds.
 
-    Source: timm's `trunc_normal_`, by the inverse of the error function; newer torch versions of it draw other numbers.
+    Source: timm's `trunc_normal_`, by the inverse error function. Newer torch versions of it draw other numbers.
     """
     with torch.no_grad():
         weight.uniform_(-1, 1).erfinv_().mul_(0.02 * sqrt(2)).clamp_(-2, 2)  # ±1 would become infinite
 
 
 def draw_linear(network: nn.Module) -> None:
-    """Draw the weights of every linear layer, and set its biases to zero."""
+    """Draw the weights of every linear layer of the network, and set the biases to zero."""
     for part in network.modules():
         if isinstance(part, nn.Linear):
             draw(part.weight)
@@ -126,7 +126,7 @@ def draw_linear(network: nn.Module) -> None:
 
 
 def centered(images: Tensor) -> Tensor:
-    """Images in [0, 1] scaled to [−1, 1], the input of every transformer's lower segment."""
+    """Scale images from [0, 1] to [−1, 1], as the lower segments of privkit's image models do."""
     return (images - 0.5) / 0.5
 
 
@@ -138,9 +138,8 @@ class Centered(nn.Module):
 
 
 def patches(images: Tensor, side: int, stride: int) -> Tensor:
-    """Cut N images into T patches, row by row, each flattened like a convolution's weight: [N, T, C·side²].
-
-    Pixels beyond the last whole patch are left out; patches overlap if `stride` < `side`.
+    """Cut N images into T patches, row by row, each flattened like a convolution's weight: [N, T, C·side²]. Pixels
+    beyond the last whole patch are left out; patches overlap if `stride` < `side`.
     """
     cells = images.unfold(2, side, stride).unfold(3, side, stride)
     return cells.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
@@ -149,8 +148,7 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 class PatchLinear(nn.Module):
     """A patch embedding as one matrix product, with the weights of timm's convolution `proj` under the same name.
 
-    `torch.func.vmap` over n clients turns it into one batched product; it would turn a convolution into one with n
-    groups.
+    With `torch.func.vmap` over n clients it is one batched product; a convolution would become a slow grouped one.
     """
 
     def __init__(self, proj: nn.Conv2d) -> None:
@@ -163,9 +161,8 @@ class PatchLinear(nn.Module):
 
 
 def stackable(module: nn.Module) -> nn.Module:
-    """Replace fused attention by plain products, in place, in privkit's and timm's blocks.
-
-    On a CPU torch has no batching rule for fused attention, so n stacked clients would run one by one.
+    """Replace fused attention by plain products, in place, in privkit's and timm's blocks; returns the module. On a
+    CPU, torch has no batching rule for fused attention, so n stacked clients would run one by one.
     """
     for part in module.modules():
         if hasattr(part, "fused_attn"):
@@ -174,7 +171,7 @@ def stackable(module: nn.Module) -> nn.Module:
 
 
 class Lower(nn.Module):
-    """The client's segment: normalisation, patch embedding, class token (if its own), positions, first blocks."""
+    """The client's segment: normalisation, patches, class token (if the client adds it), positions, first blocks."""
 
     pos_embed: Tensor | None
 
@@ -200,7 +197,7 @@ class Lower(nn.Module):
 
 
 class Upper(nn.Module):
-    """The server's segment: class token (if the server owns it), remaining blocks, norm and classifier."""
+    """The server's segment: class token (if the server adds it), remaining blocks, norm and classifier."""
 
     def __init__(
         self,
@@ -227,7 +224,7 @@ class Upper(nn.Module):
 
 
 class FirstBlock(nn.Module):
-    """The first block above the cut, frozen and run by the client; it also holds a copy of the class token."""
+    """A frozen copy of the first block above the cut, which the client runs, and of the server's class token."""
 
     def __init__(self, block: nn.Module, cls_token: Tensor | None) -> None:
         super().__init__()
@@ -236,7 +233,7 @@ class FirstBlock(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [N, T, D] -> [N, T, D]. The class token is used inside, then dropped; the server adds its own."""
+        """Tokens [N, T, D] -> [N, T, D]. The class token is only used inside; the server adds its own."""
         if self.cls_token is None:
             return self.block(tokens)  # type: ignore[no-any-return]
         return self.block(torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1))[:, 1:]  # type: ignore[no-any-return]
@@ -248,10 +245,10 @@ def has_block(upper: nn.Module) -> TypeGuard[Upper]:
 
 
 def first_block(upper: nn.Module) -> FirstBlock:
-    """Remove the first block from the server's segment, and return it with its weights.
+    """Remove the first block from the server's segment, and return it with its weights. Raises `UsageError` if the
+    segment does not begin with a transformer block.
 
-    Source: the released code of patch shuffling, in which the edge runs the first of T2T-ViT-24's blocks and the cloud
-    the other 23.
+    Source: the code of patch shuffling, in which the client runs the first of T2T-ViT-24's blocks, the server the rest.
     """
     if not has_block(upper):
         raise UsageError(
@@ -263,8 +260,7 @@ def first_block(upper: nn.Module) -> FirstBlock:
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """Read a state dict from a .safetensors file, or from a .pth file of plain tensors; a `UsageError` refuses other
-    files.
+    """Read a state dict from a .safetensors file, or from a .pth file of plain tensors; other files raise `UsageError`.
 
     An outer dictionary of a training script ("state_dict_ema", "state_dict", "model") is removed.
     """
@@ -288,8 +284,8 @@ def read_weights(path: str) -> dict[str, Tensor]:
 
 def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, needed: tuple[str, ...], fit: str) -> None:
     """Load the weights of `state` whose shapes fit the model; for example, a classifier of another size is skipped.
-
-    A weight whose name begins with a `needed` prefix must fit; else a `UsageError` names file and options.
+    Raises `UsageError` if a weight of the model whose name begins with one of `needed` is missing or does not fit. The
+    message names the file `path` and the options `fit`.
     """
     own = model.state_dict()
     fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}

@@ -22,13 +22,12 @@ from privkit.models.tables import Columns
 from privkit.models.tokens import Centered
 from privkit.torch_utils.seeded import seeded
 
-Ranges = tuple[tuple[int, int], ...]  # columns that one party holds: from, up to
+Ranges = tuple[tuple[int, int], ...]  # the columns of one party, as pairs (first, end) with the end excluded
 
 
 class Parties(nn.Module):
     """The parties' segments as one module: each reads its party's columns of a record; outputs are concatenated.
-
-    A party's columns are pairs (first, end) with the end excluded.
+    `ranges` holds each party's columns, as pairs (first, end) with the end excluded.
     """
 
     def __init__(self, ranges: Sequence[Ranges], segments: Sequence[nn.Module]) -> None:
@@ -41,7 +40,7 @@ class Parties(nn.Module):
         return torch.cat([segment(part) for segment, part in zip(self.segments, columns, strict=True)], -1)
 
     def of(self, records: Tensor, numbers: Collection[int]) -> Tensor:
-        """Records in which only the columns of the parties `numbers` (from 0) remain; all other columns are set to 0.
+        """Copy records, with 0 in all columns except those of the parties `numbers` (from 0).
 
         >>> parties = Parties([((0, 2),), ((2, 4),)], [nn.Identity(), nn.Identity()])
         >>> parties.of(torch.ones(1, 4), [1])
@@ -79,7 +78,7 @@ def _strip(channels: int, width: int) -> list[nn.Module]:
 
 
 def _shifted(strips: Sequence[Sequence[nn.Module]], maps: tuple[int, ...], cut: int) -> Parties:
-    """The layers behind the cut, which the server runs on each party's vector, reshaped to maps [C, H, W]."""
+    """Build each party's layers behind the cut, for the server: they read the party's vector as maps [C, H, W]."""
     size = prod(maps)
     ranges = [((size * number, size * (number + 1)),) for number in range(len(strips))]
     return Parties(ranges, [nn.Sequential(nn.Unflatten(1, maps), *strip[cut:]) for strip in strips])
@@ -96,7 +95,7 @@ class Vertical(Checked):
 
     Attributes:
         parties: number of parties that hold columns; the server's side holds the labels.
-        width: size of each party's output behind its three layers.
+        width: size of the vector to which each party's columns are mapped.
         hidden: units of the server's hidden layer.
         aggregate: how the server joins the outputs: "concatenate" or "sum"; in both cases it sees each party's output.
         cut: the last layer that a party of images computes, 1 to 3: the first or second convolution, or the linear
@@ -172,7 +171,7 @@ class Vertical(Checked):
         return held, lowers
 
     def _held(self, parties: Sequence[int]) -> list[Ranges]:
-        """The runs of neighboring columns that each party holds, from the party number of each column."""
+        """The runs of neighboring columns that each party holds, given the party number of each column."""
         if (holders := max(parties) + 1) != self.parties:
             cure = f"use parties={holders}" if holders > 1 else "use another model, or give another party columns"
             raise UsageError(f"parties={self.parties} need as many holders of columns, not {holders}; {cure}")

@@ -35,8 +35,7 @@ class Vit(EvenHeads):
             are added, so that T+1 tokens cross the cut (DP-CutMixSL §3.A).
         checkpoint: timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
 
-    Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; layers, and initial weights for a seed, equal
-    timm's.
+    Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; layers and seeded initial weights equal timm's.
 
     >>> split = VIT_MICRO.build(Images(shape=(1, 28, 28)), 10, positions=True, seed=0)
     >>> tokens = split.lower(torch.zeros(2, 1, 28, 28))
@@ -68,7 +67,7 @@ class Vit(EvenHeads):
         return ("embedding", *(f"block{i + 1}" for i in range(self.depth)))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> int:
-        """The side of a patch in pixels for images of this shape; raises `UsageError` if `patch` does not divide them.
+        """Side of a patch in pixels for images of this shape; raises `UsageError` if `patch` does not divide the sides.
 
         >>> [VIT_MICRO.patch_for((1, side, side)) for side in (8, 28, 32)]
         [2, 7, 8]
@@ -126,7 +125,7 @@ class Vit(EvenHeads):
         state = read_weights(path)
         positions = state.get("pos_embed")
         if vit.no_embed_class and positions is not None and isqrt(positions.shape[1]) ** 2 != positions.shape[1]:
-            # its class token has a position, ours has none: what the blocks see is the sum of both
+            # the checkpoint's class token has a position, this model's has none, so the sum of both is loaded
             state["pos_embed"] = positions[:, 1:]
             if "cls_token" in state:
                 state["cls_token"] = state["cls_token"] + positions[:, :1]
@@ -137,7 +136,7 @@ class Vit(EvenHeads):
 
 
 def _timms() -> Any:
-    """timm's network of the same architecture; its loader knows many checkpoint formats."""
+    """timm's class for the same architecture, whose loader knows many checkpoint formats."""
     from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer

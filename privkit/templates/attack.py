@@ -1,4 +1,6 @@
-"""Attack `template`: guesses the adversary's own image whose release is nearest to the observed one."""
+"""Attack `template`: guesses the adversary's image whose release (defended smashed data) is nearest to the observed
+one.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Sends the adversary's own images to the client, and guesses the image whose release is nearest to the observed
+    """Sends the adversary's images to the client, and guesses the image whose release is nearest to the observed
     release.
 
     Source: your own.
@@ -30,7 +32,7 @@ class Template:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Guess each image [N, C, H, W]; draw random numbers only from `generator`."""
+        """Guess the attacked images, [N, C, H, W]; draw random numbers only from `generator`."""
         check_rows(self, observation)
         assert observation.auxiliary is not None
         assert observation.query is not None

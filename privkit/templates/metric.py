@@ -22,7 +22,7 @@ class Template:
     def __call__(
         self, truth: NDArray[np.float32], guess: NDArray[np.float32], *, data_range: float
     ) -> NDArray[np.float64]:
-        """The values [N], one for each pair of images [N, C, H, W]."""
+        """The error of each of N pairs of images [N, C, H, W], float64 [N]."""
         apart = (truth.astype(np.float64) - guess) / data_range
         across, down = np.diff(apart, axis=3), np.diff(apart, axis=2)
         return np.asarray(np.square(across).mean(axis=(1, 2, 3)) + np.square(down).mean(axis=(1, 2, 3)))

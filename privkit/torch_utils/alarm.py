@@ -10,15 +10,15 @@ from contextlib import contextmanager
 
 @contextmanager
 def alarm(seconds: float, error: Callable[[], BaseException], *, cpu: bool = False) -> Iterator[None]:
-    """A context that raises an error if it takes longer than `seconds`, and again each second, since a destructor may
-    catch it.
+    """Context manager that raises an error if its block takes longer than `seconds`. The error is raised again each
+    second, since a destructor may catch it.
 
     This works only in the main thread of a POSIX system and has no effect elsewhere. The error may be raised anywhere,
     even inside torch's own `no_grad`; `privkit.torch_utils.undisturbed` switches gradients on again.
 
     Args:
         error: function that creates the error, preferably a `BaseException` that is no `Exception`, so that handlers
-            inside the context do not catch it.
+            inside the block do not catch it.
         cpu: whether to count CPU seconds of the process instead of elapsed seconds.
 
     >>> with alarm(0.01, TimeoutError, cpu=True):

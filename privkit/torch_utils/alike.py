@@ -1,11 +1,11 @@
-"""Rows of a tensor that are equal up to rounding."""
+"""Counts rows of a tensor that are equal up to rounding."""
 
 from __future__ import annotations
 
 import torch
 from torch import Generator, Tensor
 
-_ROUNDING = 1e-5  # largest difference of two equal numbers, as a part of the largest absolute value of all rows
+_ROUNDING = 1e-5  # largest difference of numbers that count as equal, as a share of the largest absolute value
 
 
 @torch.no_grad()

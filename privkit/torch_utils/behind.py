@@ -6,9 +6,7 @@ from torch import nn
 
 
 class Behind(nn.Sequential):
-    """A client's deterministic modules in sequence.
-
-    The last module is a transformer block, which runs on the defense's release.
+    """A client's modules in sequence. The last one is a transformer block, which runs on the defense's output.
 
     >>> whole = Behind(nn.Linear(4, 3), nn.Linear(3, 3))
     >>> whole.front.out_features, whole.block is whole[1]
@@ -17,7 +15,7 @@ class Behind(nn.Sequential):
 
     @property
     def front(self) -> nn.Module:
-        """The part that runs before the defense."""
+        """The modules that run before the defense, as one module."""
         first, *others = list(self)[:-1]
         return nn.Sequential(first, *others) if others else first
 

@@ -16,8 +16,7 @@ _NAME = "torch._dynamo"
 
 @contextmanager
 def compiler_unloaded() -> Iterator[None]:
-    """A context in which torch's optimizers do not load torch's compiler, which they need only to exclude code from
-    compilation.
+    """Context manager that keeps torch's optimizers from loading torch's compiler, which they hardly use.
 
     A small module replaces the compiler. Code that really uses it, such as `torch.compile`, gets the true compiler.
     """

@@ -7,7 +7,7 @@ import sys
 from functools import cache
 
 _TRIM, _MAP = -1, -3
-"""Parameters of glibc's `mallopt`: free bytes at the heap's end that are kept, and the size that is mapped alone."""
+"""Options of glibc's `mallopt`: M_TRIM_THRESHOLD (free bytes kept at the heap's end) and M_MMAP_THRESHOLD."""
 _KEPT = 256 * 2**20
 _LARGE = 64 * 2**20
 

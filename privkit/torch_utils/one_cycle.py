@@ -11,13 +11,13 @@ WARM_UP = 0.1  # share of the steps in which the learning rate rises
 def one_cycle(
     optimizer: Optimizer, peak: float, steps: int, *, warm_up: float = WARM_UP, momentum: bool = False
 ) -> OneCycleLR:
-    """A learning rate that rises to `peak` and falls to zero along cosines, over `steps` ≥ 0 steps.
+    """Create a schedule whose learning rate rises to `peak` and falls to zero along cosines, over `steps` ≥ 0 steps.
 
     If the rise took exactly one step, it is left out, because torch would divide by zero.
 
     Args:
         warm_up: share of the steps in which the rate rises, in [0, 1].
-        momentum: whether the momentum (AdamW's β₁) falls while the rate rises, and rises while it falls.
+        momentum: whether the momentum (AdamW's β₁) falls while the rate rises, and rises while the rate falls.
 
     Source: Smith and Topin 2017, "Super-convergence"; torch `OneCycleLR`.
     """

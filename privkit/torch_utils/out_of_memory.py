@@ -28,9 +28,7 @@ _ROOM = 32 * 2**20
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an exception, or its cause, is an out-of-memory error.
-
-    Any exception counts if less than 32 MiB are left.
+    """Whether an exception, or its cause, is an out-of-memory error, or less than 32 MiB of memory are left.
 
     >>> ran_out(MemoryError()), ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     (True, True)
@@ -55,7 +53,7 @@ def _scarce() -> bool:
 
 
 def shortage(error: BaseException) -> str:
-    """A phrase that says how much memory was requested; empty if the error does not say so.
+    """A phrase that says how much memory was requested; if the error does not say so, the start of its message.
 
     >>> shortage(RuntimeError("alloc_cpu.cpp: can't allocate memory: you tried to allocate 800 bytes. Error code 12"))
     'you tried to allocate 800 bytes'
@@ -84,18 +82,15 @@ def advice(error: BaseException) -> str:
 
 
 def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
-    """Compute `work` on chunks of at most `most` of `rows` rows, and concatenate the results.
+    """Apply `work` to the rows 0, …, `rows` − 1 in chunks of at most `most` rows, and concatenate the results.
 
-    If memory runs out, chunks are halved.
+    If memory runs out, the size of chunks is halved. The error is raised if even a single row does not fit into memory.
 
     Args:
         work: function from a slice of row numbers to results [len(slice), ...]; a row's result must not depend on other
             rows.
-
-    Raises:
-        RuntimeError: the error of `work`, if a single row does not fit into memory.
     """
-    import torch  # whoever reports an error of the command line has not loaded it
+    import torch  # here, since code that only reports errors has not loaded it
 
     parts: list[Tensor] = []
     done = 0

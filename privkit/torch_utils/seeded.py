@@ -10,8 +10,7 @@ import torch
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """A context in which the global generators of the CPU and of `device` start at `seed`; they are restored
-    afterwards.
+    """Context manager that seeds the global generators of the CPU and of `device`, and restores them at its end.
 
     >>> with seeded(torch.device("cpu"), 0):
     ...     first = torch.rand(3)

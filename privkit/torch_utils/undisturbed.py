@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn.modules import module as modules
 
-_Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # how a setting is read, and how it is set
+_Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # functions that read and set a setting
 
 
 def _hooks() -> dict[str, dict[int, Any]]:
@@ -82,7 +82,7 @@ def _set_timer(before: tuple[float, float]) -> None:
 
 
 _SETTINGS: tuple[_Setting, ...] = (
-    (_device, _set_device),  # first: with another one, the others would make tensors there
+    (_device, _set_device),  # first, since other settings may create tensors on the default device
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.is_grad_enabled, lambda on: torch.set_grad_enabled(on)),
     (torch.is_anomaly_enabled, lambda on: torch.autograd.set_detect_anomaly(on)),

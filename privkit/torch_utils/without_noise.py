@@ -17,9 +17,6 @@ class WithoutNoise(nn.Module):
 
     It also works on TorchScript programs.
 
-    Args:
-        module: the module that draws.
-
     >>> class Noisy(nn.Module):
     ...     def forward(self, x):
     ...         return x + torch.randn_like(x) + torch.normal(2.0, torch.ones(2)) + torch.empty(2).normal_(1, 3)
@@ -32,14 +29,14 @@ class WithoutNoise(nn.Module):
         self.module = module
 
     def forward(self, *given: Tensor) -> Tensor:
-        """The module's output."""
+        """The module's output without Gaussian noise."""
         with _Means():  # type: ignore[no-untyped-call]
             found: Tensor = self.module(*given)
         return found
 
 
 class _Means(TorchDispatchMode):
-    """Replaces normal random numbers by their mean, below autograd and TorchScript."""
+    """Replaces normal random numbers by their mean as torch dispatches operators, which covers TorchScript, too."""
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -55,4 +52,4 @@ _MEANS: dict[Any, Callable[[tuple[Any, ...], Mapping[str, Any]], Any]] = {
     _ATEN.normal: lambda args, named: args[0],
     _ATEN.normal_: lambda args, named: args[1] if len(args) > 1 else named.get("mean", 0.0),
 }
-"""Operator -> the mean of what it draws, from its arguments."""
+"""Operator -> a function from the operator's arguments to the mean of the numbers that it draws."""

@@ -40,19 +40,19 @@ class Checkpoint:
         self._cost, self._saved_at = 0.0, perf_counter()
 
     def load(self) -> dict[str, Any] | None:
-        """The last saved state; None without one. StorageError if the file is damaged."""
+        """The last saved state; None if there is none. Raises `StorageError` if the file is damaged."""
         state = None if self._path is None else load_state(self._path)
         self.earlier = 0.0 if state is None else state.pop(_SECONDS, 0.0)
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the state, unless it was saved only a short time ago."""
+        """Write the state if enough time has passed since the last write, so that saving stays cheap."""
         start = perf_counter()
         if (start - self._saved_at) * _SHARE >= self._cost:
             self.keep(state)
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Write the state at once. If a training diverges, this keeps its last good state."""
+        """Write the state at once, for example to keep the last good state of a training that diverges."""
         start = perf_counter()
         if self._path is not None:
             self._note()
@@ -61,7 +61,7 @@ class Checkpoint:
             self._cost = self._saved_at - start
 
     def report(self, done: int, total: int, value: float) -> None:
-        """Report progress to the callback."""
+        """Call the `report` function, if one was given, with (finished epochs, all epochs, the epoch's value)."""
         if self._report is not None:
             self._report(done, total, value)
 

@@ -57,7 +57,7 @@ class ClientForward:
         release: the M messages as the server uses them, after the defense stages that the server applies.
         receipt: what the defense did in this round, and what it proves about the release.
         groups: numbers of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
-        penalty: the defense's term in each client's loss, one number per batch of `smashed`; None without one.
+        penalty: the defense's term in each client's loss, one number per batch of `smashed`; None if it adds no term.
         arrived: the messages as they arrive at the server, before its stages; equal to `release` if it has none.
         arrived_groups: the clients mixed into each message of `arrived`, as in `groups`.
     """
@@ -83,16 +83,16 @@ class Clients(nn.Module):
         lowers: the lower segments of all clients, stacked.
         defense: defense on the segments' output, or on the images before the segments.
         protocol: the protocol, which decides which clients send in a round and which of them are mixed.
-        block: the frozen transformer block that clients run after a shuffle; None without it.
-        companion: the stacked networks that clients train only for the defense, such as a simulated attacker; None
-            without them.
+        classes: number of classes of the labels.
+        block: the frozen transformer block that clients run after a shuffle; None if they run no block.
+        companion: stacked networks that clients train only for the defense, such as a simulated attacker, or None.
         seed: seed of mixing ratios that are drawn once per run.
 
     Attributes:
-        held: names of the parts of a release (such as one party's output) that the adversary gets; empty for all parts.
+        held: names of the parts of the smashed data (such as one party's) that the adversary gets; empty for all parts.
         precision: precision of products and convolutions, see `TrainingSpec.precision`.
         counts_orders: whether a shuffle's certificate may rely on the number of possible orders; False if tokens reveal
-            their places.
+            their positions.
         other_tokens: number of the lower segments' tokens that represent no patch; see `SplitModel`.
         predicts: what the model predicts, "labels" or "texts"; see `SplitModel`.
     """
@@ -116,7 +116,7 @@ class Clients(nn.Module):
         self.predicts: Literal["labels", "texts"] = "labels"
 
     def mixed_precision(self, device: torch.device) -> torch.autocast:
-        """A context in which both sides compute in the chosen precision; weights and losses stay float32."""
+        """Context manager in which both sides compute in the chosen precision; weights and losses stay float32."""
         short = self.precision == "bfloat16" or (self.precision == "auto" and short_by_default(device))
         return torch.autocast(device.type, torch.bfloat16, enabled=short)
 
@@ -143,8 +143,8 @@ class Clients(nn.Module):
                 clients run a block only if it is given here.
 
         Raises:
-            UsageError: if there are too few clients for a mixing group, the defense cannot take the lower segment's
-                output, or the segment fails on images of the dataset's shape.
+            UsageError: if the defense does not suit the protocol, the records or the segment's output, or if the
+                segment fails on records of this shape.
         """
         protocol = protocol or SplitProtocol()
         protocol.check_group(defense.name, defense.group)
@@ -170,7 +170,7 @@ class Clients(nn.Module):
                 "on smashed data"
             )
         training = lower.training
-        with torch.no_grad():  # in eval mode, so that a look at the shape draws nothing and moves no running mean
+        with torch.no_grad():  # in eval mode, so that this call draws nothing and changes no running mean
             shape = tuple(lower.eval()(domain.zeros(1)).shape[1:])
         lower.train(training)
         filter = defense.lower_filter(shape, seed)
@@ -191,7 +191,7 @@ class Clients(nn.Module):
 
     @torch.no_grad()
     def _probe(self, domain: Domain) -> None:
-        """Refuse, before training, segments that cannot be stacked, and outputs whose shape the defense cannot take."""
+        """Raise `UsageError` for segments that cannot be stacked, and for outputs that the defense cannot take."""
         if self.lowers.copies == 1 and self.defense.group == 1:
             return
         training = self.training
@@ -223,7 +223,7 @@ class Clients(nn.Module):
         lowers: Callable[[Tensor, Tensor | None], Tensor] | None = None,
         groups: Tensor | None = None,
     ) -> ClientForward:
-        """The forward pass of n clients in one round, differentiable in the lower segments' weights.
+        """Compute the forward pass of n clients in one round, differentiable in the lower segments' weights.
 
         Args:
             images: the batch of every client that sends, [n, B, C, H, W] in [0, 1].
@@ -237,7 +237,7 @@ class Clients(nn.Module):
         return self._forward(stages_of(self.defense), images, labels, generator, groups, lowers or self.lowers)
 
     def groups(self, number: int, generator: Generator) -> Tensor:
-        """Mixing groups of round `number`, as in `SplitProtocol.groups`; without mixing, each client is a group."""
+        """Mixing groups of round `number`, int64 [M, k], as in `SplitProtocol.groups`; without mixing, k is 1."""
         if self.defense.group > 1:
             return self.protocol.groups(self.defense.group, number, generator)
         return torch.arange(self.protocol.active, device=generator.device).unsqueeze(1)
@@ -251,7 +251,7 @@ class Clients(nn.Module):
         groups: Tensor,
         lowers: Callable[[Tensor, Tensor | None], Tensor],
     ) -> ClientForward:
-        """Run stages on images, lower segments, stages on smashed data, the frozen block, and the server's stages."""
+        """Run the defense's steps on images, the lower segments, the steps on smashed data, and the server's steps."""
         sites, own = sites_of(stages), labels
         if soft := [stage.name for stage in stages if stage.soft_labels]:
             if labels.ndim > 2:
@@ -305,7 +305,7 @@ class Clients(nn.Module):
         )
 
     def _borne_out(self, step: StageReceipt) -> StageReceipt:
-        """A stage's receipt; a shuffle's receipt claims a hidden order only if tokens hide their places."""
+        """The receipt of one defense step; a shuffle claims a hidden order only if tokens hide their positions."""
         receipt = step.receipt
         if not isinstance(receipt, Permuted) or not receipt.hides_order:
             return step
@@ -320,15 +320,16 @@ class Clients(nn.Module):
         return run(stages, made, generator, groups, kept)
 
     def _companion(self, smashed: Tensor) -> Tensor:
-        """Apply each client's network of the defense (see `Defense.companion`) to the client's part of [n·B, ...]."""
+        """Apply each client's companion network (see `Defense.companion`) to the client's records in [n·B, ...]."""
         assert self.companion is not None
         guess: Tensor = self.companion(smashed.unflatten(0, (self.companion.copies, -1)))
         return guess.flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
-        """The release of test images [n, B, ...], without defenses that act only in training.
+        """The defended smashed data of test images [n, B, ...], without defenses that mix clients or act in training
+        only.
 
-        `noise_free` also leaves out the defense's noise, and its steps that remove noise. `generator` is the defense's.
+        `noise_free` also leaves out noise, and steps that remove noise. The defense draws from `generator`.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:
@@ -350,9 +351,8 @@ class Clients(nn.Module):
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
         """Add the defense's layers before and behind the server's segment `upper`.
 
-        In front come the defense's stages (steps) that estimate their own options, and an adapter if the release and
-        the smashed data differ in shape. Behind come stages that act on logits. A stage that fits neither raises
-        `UsageError`.
+        In front come an adapter, if the defense changes the shape of smashed data, and steps that remove noise with an
+        automatic strength. Behind come steps that act on logits. Raises `UsageError` if a step does not suit `upper`.
         """
         shape = self.smashed_shape(domain)
         adapter, head = self.defense.adapter(shape, seed), self.defense.head()
@@ -365,10 +365,8 @@ class Clients(nn.Module):
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
     def client(self, number: int) -> nn.Module:
-        """The deterministic computation of client `number`, as one module on N records [N, ...].
-
-        It consists of the lower segment, the deterministic parts of the defense around it (`known_forms`), and the
-        frozen block.
+        """The deterministic computation of client `number`, as one module on N records [N, ...]: the lower segment, the
+        deterministic parts of the defense around it (`known_forms`), and the frozen block.
         """
         sites = sites_of(stages_of(self.defense))
         front, behind = (known_forms(site, self.classes) for site in (sites.images, sites.smashed))
@@ -378,14 +376,14 @@ class Clients(nn.Module):
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
     def behind_lower(self, upper: nn.Module) -> nn.Module:
-        """The deterministic part of the model behind a lower segment: the defense, the frozen block and `upper`."""
+        """The deterministic layers behind a lower segment as one module: defense, frozen block and `upper`."""
         behind = known_forms(sites_of(stages_of(self.defense)).smashed, self.classes)
         parts = [*behind, *filter(None, [self.block])]
         return nn.Sequential(*parts, upper) if parts else upper
 
 
 def _check_kept_labels(defense: Defense) -> None:
-    """If clients keep the labels, refuse stages on the server's logits, loss, or gradients."""
+    """Raise `UsageError` for defense stages on the server's logits, loss or gradients, which labels=kept forbids."""
     for stage in stages_of(defense):
         if stage.head() is not None or type(stage).label_term is not Defense.label_term:
             raise UsageError(f"{stage.name} acts on the server's logits or loss, and with labels=kept it has neither")

@@ -32,8 +32,8 @@ def client_costs(
     """Count the bytes, multiply-accumulates and peak memory of one client; for the bytes, one round of images is sent.
 
     `upper` is the segment above the cut. In a U-shape (clients also hold the last layers), features and their gradient
-    cross the second cut even if the lower segment is frozen. If weights are averaged once per epoch, each round is
-    charged 1/`rounds_an_epoch` of the cost. `seed` determines the random masks of the counted round.
+    cross the second cut even if the lower segment is frozen. If weights are averaged once per epoch, each round counts
+    1/`rounds_an_epoch` of the cost. `seed` determines the random masks of the counted round.
     """
     protocol, device = clients.protocol, private.x.device
     rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)

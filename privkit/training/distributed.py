@@ -1,7 +1,6 @@
 """Training in several processes, each with a batch of every client; gradients are averaged over all processes.
 
-torch's DistributedDataParallel expects one backward pass, but the cut splits it in two. So gradients are averaged by
-one all-reduce instead.
+torch's DistributedDataParallel expects one backward pass, but the cut splits it in two. Hence one all-reduce is used.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ _ALONE = ContextVar("alone", default=False)
 
 @contextmanager
 def alone(yes: bool = True) -> Iterator[None]:
-    """A context in which this process trains alone, without torchrun's other processes.
-
-    Inside it, `alone(False)` opens a context in which all processes train together again.
+    """Context manager in which this process trains alone, without torchrun's other processes. Inside it, `alone(False)`
+    opens a context in which all processes train together again.
     """
     before = _ALONE.set(yes)
     try:
@@ -31,7 +29,7 @@ def alone(yes: bool = True) -> Iterator[None]:
 
 
 def leads() -> bool:
-    """Whether this process leads: it runs the command, and the other processes wait for trainings from it."""
+    """Whether this process leads: it runs the command, and the other processes wait for its training jobs."""
     return _ALONE.get() and joined_processes()[1] > 1
 
 
@@ -41,14 +39,14 @@ def processes() -> tuple[int, int]:
 
 
 def joined_processes() -> tuple[int, int]:
-    """Rank and number of all processes that joined."""
+    """Rank and number of all processes that torchrun started and that joined; (0, 1) without torchrun."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Average `.grad` over all processes by one all-reduce; a single process has nothing to average."""
+    """Average `.grad` over all processes by one all-reduce; a single process changes nothing."""
     _, world = processes()
     gradients = [p.grad for p in parameters if p.grad is not None] if world > 1 else []
     if not gradients:

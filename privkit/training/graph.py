@@ -17,7 +17,7 @@ Step = Callable[..., tuple[Tensor, ...]]
 _WAITS = "called a synchronizing CUDA operation"  # how torch's `set_sync_debug_mode` warns
 _KNOWN = ("privkit", "torch", "torchvision", "timm")
 """Packages whose code can be captured, because it counts no steps in Python."""
-WARM_UP = 3  # steps before the capture: optimizers and libraries make their buffers in the first ones
+WARM_UP = 3  # steps before the capture, in which optimizers and libraries allocate their buffers
 
 
 class Graphed:
@@ -41,7 +41,7 @@ class Graphed:
         self.captured = False  # whether calls replay a graph
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Run one step."""
+        """Run one step on tensors on the GPU, and return its results."""
         with torch.cuda.device(self._device):
             if self._calls == WARM_UP and not self._waits:
                 self._capture(given)
@@ -54,7 +54,7 @@ class Graphed:
             return self._watched(given) if self._calls == WARM_UP else self._plainly(given)
 
     def _plainly(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Run a step without a graph on the capture's stream, because gradients stay on their first stream."""
+        """Run a step without a graph on the capture's stream, because gradients stay on the stream of first use."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             found = self._step(*given)
@@ -62,7 +62,7 @@ class Graphed:
         return found
 
     def _watched(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Run a step without a graph, and detect with torch whether it waits for the host."""
+        """Run a step without a graph, and detect whether the step waits for the CPU."""
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -77,7 +77,7 @@ class Graphed:
     def _capture(self, given: tuple[Tensor, ...]) -> None:
         self._given = tuple(tensor.clone() for tensor in given)
         every = (*self._draws, torch.cuda.default_generators[torch.cuda.current_device()])
-        before = [generator.clone_state() for generator in every]  # a capture that fails leaves the others unusable
+        before = [generator.clone_state() for generator in every]  # a failed capture leaves the current states unusable
         for generator in self._draws:
             self._graph.register_generator_state(generator)
         try:

@@ -1,4 +1,4 @@
-"""The fixed part of a stage for each record separately; an adversary who knows the clients' code can compute it."""
+"""The fixed (deterministic) part of a defense, for each record separately, which an adversary can compute."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from privkit.defenses.base import Defense, is_own
 from privkit.torch_utils.seeded import seeded
 
 _ROWS = 4
-"""Made-up records on which a stage shows whether it draws."""
+"""Number of random records on which a stage is tested for random draws."""
 
 
 def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
-    """For each defense stage, its fixed (deterministic and public) part, if any, as a module on N records [N, ...].
+    """The fixed (deterministic and public) part of each defense step that has one, as a module on N records [N, ...].
 
-    White-box attacks invert these modules. privkit's own stages declare their fixed part by `public_transform`. A
+    White-box attacks invert these modules. privkit's own defenses declare their fixed part by `public_transform`. A
     user's declaration could be wrong, and the failure of an attack that relies on it would look like protection. So a
-    user's stage itself is applied, with the noise options named in its `noise_fields` set to zero.
+    user's defense itself is applied, with the noise options named in its `noise_fields` set to zero.
     """
     return [
         _AsApplied(stage, classes) if is_own(stage) and stage.group == 1 else PublicTransform(stage)
@@ -42,12 +42,12 @@ class PublicTransform(nn.Module):
 
 
 class _AsApplied(PublicTransform):
-    """A user's stage applied to each record as one message, or its declared public part if it draws more than noise."""
+    """A user's stage, applied to each record as one message; if it draws more than noise, its declared public part."""
 
     def __init__(self, defense: Defense, classes: int) -> None:
         super().__init__(defense)
         self._silent, self._classes = defense.noiseless() if defense.noise_fields else defense, classes
-        self.fixed: bool | None = None  # whether it draws nothing beside its noise; None before the first records
+        self.fixed: bool | None = None  # whether the stage without its noise is deterministic; None if untested
 
     def forward(self, smashed: Tensor) -> Tensor:
         if self.fixed is None:
@@ -62,7 +62,7 @@ class _AsApplied(PublicTransform):
 
     @torch.no_grad()
     def _draws_nothing(self, rows: Tensor) -> bool:
-        """Whether other random draws and other records in the batch leave the result for test records unchanged."""
+        """Whether the result for test records is independent of random draws and of other records in the batch."""
         draws = Generator().manual_seed(0)
         made = torch.rand(_ROWS, *rows.shape[1:], generator=draws).to(rows)
         try:

@@ -1,4 +1,4 @@
-"""Split training of n clients and one server, round by round, with the cut made explicit."""
+"""Trains n clients and one server by split learning, round by round."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ CAPTURE_FROM_STEPS = 50  # capturing a step takes a tenth of a second
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """A defended model as it was after an epoch."""
+    """A defended model's weights after one epoch."""
 
     number: int  # the epoch's number, counted from 1
     edge: dict[str, Tensor]  # the clients' weights, as a state dictionary
-    upper: dict[str, Tensor]  # the server's weights, likewise
+    upper: dict[str, Tensor]  # the server's weights, as a state dictionary
 
 
 @dataclass
@@ -53,7 +53,7 @@ class _Past:
     best: Epoch | None = None
 
     def measure(self, clients: Clients, upper: nn.Module, images: Batch, spec: TrainingSpec, seed: int) -> None:
-        """Add the scores of a finished epoch, and keep its weights if they are the best ones so far."""
+        """Evaluate the model on `images` after an epoch, and keep its weights if they are the best ones so far."""
         number, by = len(self.validation), spec.best_by
         scores = evaluate(
             clients, upper, images, batch_size=spec.batch_size, seed=seed, stage=("validation", number)
@@ -76,8 +76,8 @@ class Trained:
         upper: the server's segment; for standalone clients, their own upper segments, stacked.
         curve: mean training loss of each epoch.
         release_count: how often the run released one record, and how often one client released anything.
-        validation: accuracy, MCC and AUC of each epoch on validation images; empty without them.
-        best: the best epoch on validation images; None without them.
+        validation: accuracy, MCC and AUC of each epoch on validation images; empty if there are no such images.
+        best: the epoch with the best score on validation images; None if there are no such images.
     """
 
     edge: Clients
@@ -98,7 +98,7 @@ def release_count(
     passes: int = 1,
     others: bool = False,
 ) -> ReleaseCount:
-    """Count how often a run releases one record, and how often one client releases anything.
+    """Count how often a run releases one record (sends its smashed data), and how often one client releases anything.
 
     Training is counted, and the passes after training in which the attacked images are sent again in whole rounds. A
     client with fewer images than a batch sends some images several times; images are counted by their ids.
@@ -201,9 +201,9 @@ def train(
     check_private(clients, spec, world)
     clients.precision = spec.precision
     rounds = rounds_an_epoch(held, protocol.clients, batch * world)
-    steps = rounds * (protocol.clients // protocol.active)  # who takes turns makes a step a turn
+    steps = rounds * (protocol.clients // protocol.active)  # clients that take turns need one step each
     total = epochs * steps
-    if spec.freeze_lower:  # never the other way round: what a user froze stays frozen
+    if spec.freeze_lower:  # weights that a user froze stay frozen otherwise
         clients.lowers.requires_grad_(False)
     both = Optimizers(clients, upper, spec, epochs, steps)
     if device.type == "cuda" and total >= COMPILE_FROM_STEPS and not spec.private:
@@ -259,7 +259,7 @@ def train(
             clients.lowers.eval()
         draws.manual_seed(numbered(seed, "train/{}", epoch))
         order = round_order(shares, protocol, batch * world, rounds, draws)
-        if world > 1:  # the order is everybody's, what each process draws beside it is its own
+        if world > 1:  # the order is common to all processes, all other draws differ
             order = order[:, :, rank * batch : (rank + 1) * batch]
             draws.manual_seed(numbered(seed, f"train/{{}}/process/{rank}", epoch))
         secret.manual_seed(numbered(seed, "train/{}/updates", epoch))
@@ -338,7 +338,7 @@ def _check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
 
 
 def round_order(shares: ClientPartition, protocol: SplitProtocol, batch: int, rounds: int, draws: Generator) -> Tensor:
-    """The order of an epoch: numbers of the private images that are sent, int64 [steps, clients that send, B]."""
+    """Draw which private images each client sends in each step of an epoch: indices, int64 [steps, clients, B]."""
     if protocol.clients == 1:
         own = shares.of(0).to(draws.device).sort().values
         order = own[torch.randperm(len(own), generator=draws, device=draws.device)]

@@ -13,14 +13,12 @@ from privkit.attacks.scores.tokens import PADDING
 from privkit.training.stacked import Stacked
 
 Outputs = Any
-"""What an upper segment returns: a tensor [rows, L], or a tuple, list or dictionary of tensors [rows, ...]."""
+"""The output of an upper segment: a tensor [N, L], or a tuple, list or dictionary of tensors [N, ...]."""
 
 
 class OwnLoss(Protocol):
-    """An upper segment with a loss of its own, for example over several heads.
-
-    Its `forward` may return a tuple or list of tensors. The first tensor holds the class scores, from which accuracy,
-    MCC and AUC are computed.
+    """An upper segment with a loss of its own, for example over several heads. Its `forward` may return a tuple, list
+    or dictionary of tensors. The first tensor holds the class scores, from which accuracy, MCC and AUC are computed.
     """
 
     def loss(self, outputs: Outputs, labels: Tensor) -> Tensor:
@@ -45,10 +43,10 @@ def next_tokens(texts: Tensor) -> Tensor:
 
 
 def next_token(logits: Tensor, texts: Tensor) -> Tensor:
-    """Cross-entropy loss [N] of N texts [N, T], whose T tokens are each predicted from the tokens before it.
+    """Cross-entropy loss [N] of N texts [N, T], in which each token is predicted from the tokens before it.
 
-    `logits` [N, T, words] are the scores of the token after each token. The loss is a mean over a text's tokens, and 0
-    for a text of one token.
+    `logits` [N, T, words] score, after each token, the candidates for the next token. The loss is a mean over a text's
+    tokens, and 0 for a text of one token.
 
     Source: Radford et al. 2018, "Improving language understanding by generative pre-training", Eq. 1; here it is
     averaged over a text instead of summed, so that texts have equal weight.
@@ -59,14 +57,14 @@ def next_token(logits: Tensor, texts: Tensor) -> Tensor:
 
 
 def with_loss(upper: nn.Module, name: str) -> nn.Module:
-    """The upper segment with the named loss, unless it has its own loss."""
+    """Give the upper segment the loss `name`, in place, unless it has a loss of its own; returns the segment."""
     if name == "multi_label" and own_loss(upper) is None:
         upper.loss = multi_label  # type: ignore[assignment]
     return upper
 
 
 def own_loss(upper: nn.Module) -> Callable[[Outputs, Tensor], Tensor] | None:
-    """The `loss` of an upper segment, also inside an adapter or a stack; None for cross-entropy."""
+    """The loss that an upper segment defines, also inside an adapter or a stack; None if it uses cross-entropy."""
     if callable(own := getattr(upper, "loss", None)):
         return own  # type: ignore[no-any-return]
     if isinstance(upper, nn.Sequential) and len(upper):
@@ -75,7 +73,7 @@ def own_loss(upper: nn.Module) -> Callable[[Outputs, Tensor], Tensor] | None:
 
 
 def class_scores(outputs: Outputs) -> Tensor:
-    """The class scores: the output itself, or its first tensor."""
+    """The class scores in an upper segment's output: the output itself, or the first of its tensors."""
     if isinstance(outputs, Mapping):
         outputs = list(outputs.values())
     first: Tensor = outputs[0] if isinstance(outputs, tuple | list) else outputs

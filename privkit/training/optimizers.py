@@ -1,4 +1,4 @@
-"""The optimizers and schedules of both sides, and the weights that they update."""
+"""Steps the optimizers and learning-rate schedules of both sides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privkit.training.spec import TrainingSpec, optimizer_of, schedule_of
 
 
 class Optimizers:
-    """The optimizers and schedules of both sides."""
+    """The optimizers and learning-rate schedules of the clients and the server, and the weights that they update."""
 
     def __init__(self, clients: Clients, upper: nn.Module, spec: TrainingSpec, epochs: int, steps: int) -> None:
         self._weights = [[p for p in side.parameters() if p.requires_grad] for side in (clients, upper)]
@@ -48,24 +48,24 @@ class Optimizers:
             optimizer.step()
 
     def next_rate(self) -> None:
-        """Set the learning rates of the next step."""
+        """Advance the schedules, which sets the learning rates for the next step."""
         for schedule in self._schedules:
             schedule.step()
 
     def state(self) -> list[dict[str, Any]]:
-        """The state of optimizers and schedules, with rates as plain numbers."""
+        """The state of optimizers and schedules, with learning rates as plain numbers."""
         states = [part.state_dict() for part in (*self._all, *self._schedules)]
         for state in states[: len(self._all)]:
             state["param_groups"] = [{**group, "lr": float(group["lr"])} for group in state["param_groups"]]
         return states
 
     def load_state(self, state: list[dict[str, Any]]) -> None:
-        """Load what `state` returned."""
+        """Restore a state that `state` returned."""
         for part, own in zip((*self._all, *self._schedules), state, strict=True):
             part.load_state_dict(own)
 
     def keep_rates_on(self, device: torch.device) -> None:
-        """Keep rates as tensors on a GPU, so that a captured step reads them anew at each replay."""
+        """Store learning rates as tensors on the GPU, so that a captured step reads the current rate at each replay."""
         for group in (group for optimizer in self._all for group in optimizer.param_groups):
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device)
             if "capturable" in group:

@@ -36,7 +36,7 @@ _NOT_COUNTED = (
 
 
 def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
-    """Raise `UsageError` for private training in several processes, or if records affect each other in the segment."""
+    """Raise `UsageError` if DP-SGD is not possible: in several processes, or if the segment uses batch statistics."""
     if not spec.private:
         return
     for name, layer in clients.lowers.module.named_modules():
@@ -51,7 +51,7 @@ def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
 
 @contextmanager
 def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
-    """A context for one training round; at its end, `.grad` of the lower segments is the gradient of DP-SGD.
+    """Context manager for one training round; at its end, `.grad` of the lower segments is the gradient of DP-SGD.
 
     For each client it is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B, where g_b is the gradient of record b's own
     loss over all weights of the segment, B the batch size, and C = `spec.clip`. If `spec.private` is False, gradients
@@ -75,7 +75,7 @@ def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) ->
 
 
 def _own(weight: Tensor) -> Tensor:
-    """Per-record gradients, rescaled because a message's loss is the mean over its records."""
+    """Multiply per-record gradients [n, B, ...] by B, because a message's loss is the mean over its B records."""
     if weight.grad is None:
         return torch.zeros_like(weight)
     return weight.grad * weight.shape[1]
@@ -83,7 +83,6 @@ def _own(weight: Tensor) -> Tensor:
 
 def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
     """Clip each record's gradient to norm `clip`, and sum over the B records of each of n clients: name -> [n, ...].
-
     `gradients` holds [n, B, ...] for each name; the norm is taken over all names together.
     """
     unit = unit_of(clip)
@@ -100,20 +99,19 @@ def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
 def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdates:
     """The privacy cost of the lower segments' noisy updates, for one record that takes part in `steps` steps.
 
-    Replacing a record changes a step's sum by at most 2C for each copy of the record in the batch. The server sees
-    which releases are in a batch, so there is no amplification by subsampling.
+    Replacing a record changes a step's sum by at most 2C, C = `spec.clip`, for each of the record's `copies` in the
+    batch. The server sees each batch's smashed data, so there is no amplification by subsampling.
     """
     assert spec.noise is not None
     return PrivateUpdates(noise_multiplier=spec.noise / (2 * copies), steps=steps)
 
 
 def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
-    """Adapt the certificate for the released data to the whole run, whose training may add a privacy cost.
+    """Extend the privacy certificate of the released data to the whole run, in which training may cost privacy, too.
 
     Noisy updates add the quantity `updates_epsilon`: the replace-one ε of the updates alone for one record, at the same
-    δ, given everything that the server sees. This is no claim for the whole run unless the smashed data have a bound,
-    too. The certificate loses its claim if the best epoch is chosen on raw data (labels, or clients' images without
-    noise).
+    δ, given everything that the server sees. This is a claim about the whole run only if the smashed data have a bound,
+    too. If the best epoch is chosen on raw data (labels, or clients' images without noise), nothing is proven.
     """
     updates = release_count.lower_model
     private = certificate.kind == "differential_privacy"
@@ -128,7 +126,7 @@ def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec:
     numbers = {"updates_epsilon": float(alone), "updates_of_one_record": float(updates.steps)}
     return replace(
         certificate,
-        lower=None,  # the charge of the updates is not shown to be attained
+        lower=None,  # the updates' privacy cost is not shown to be tight
         quantities={**certificate.quantities, **numbers},
         assumptions=certificate.assumptions if proven else (*certificate.assumptions, _NOT_ALONE),
     )

@@ -87,7 +87,7 @@ class SplitProtocol(Checked):
 
     @property
     def stacked(self) -> bool:
-        """Whether the upper segments are a stack: several servers, or standalone clients."""
+        """Whether there is a stack of upper segments, which means several servers or standalone clients."""
         return self.upper == "own" or self.servers > 1
 
     @property
@@ -96,7 +96,7 @@ class SplitProtocol(Checked):
         return 1 if self.lower == "handed_on" else self.clients
 
     def check_group(self, name: str, group: int) -> None:
-        """Raise `UsageError` if this protocol cannot fill a mixing group of this size; it names the largest size."""
+        """Raise `UsageError` unless this protocol allows the defense `name` to mix groups of `group` clients."""
         if group == 1:
             return
         if self.upper == "own":
@@ -118,7 +118,7 @@ class SplitProtocol(Checked):
             )
 
     def unmatched(self, group: int) -> int:
-        """Number of clients in the last, smaller mixing group if groups of k = `group` do not divide n clients, else 0.
+        """Number of clients in the last, smaller mixing group; 0 if groups of k = `group` divide the clients.
 
         Source: CutMixSL §4, "Communication Efficiency": one unmatched client sends its smashed data, two unmatched
         clients of a 4-way CutMix conduct a 2-way CutMix.
@@ -157,7 +157,7 @@ def _round_robin(n: int, number: int) -> Tensor:
     pairs = torch.stack([circle[: even // 2], circle.flip(0)[: even // 2]], 1).flatten()
     if even == n:
         return pairs
-    idle = int((pairs == n).nonzero())  # the seat that nobody has: its partner goes last
+    idle = int((pairs == n).nonzero())  # the number that no client has; the client paired with it comes last
     partner = pairs[idle ^ 1].reshape(1)
     rest = pairs[(pairs != n) & (pairs != partner)]
     return torch.cat([rest, partner])
@@ -174,7 +174,7 @@ SPLITFED = SplitProtocol(clients=10, average="round")
 """Parallel split learning with FedAvg of the lower segments after every round."""
 
 SPLITAVG = SplitProtocol(clients=10, gradient="average")
-"""Parallel split learning where everybody gets the averaged cut-layer gradient."""
+"""Parallel split learning in which each client gets the averaged cut-layer gradient."""
 
 CUTMIXSL = SplitProtocol(clients=10)
 """Parallel split learning for mixing defenses: each client gets the part of the gradient that its mask kept."""

@@ -16,7 +16,7 @@ from privkit.training.losses import Outputs, message_losses, own_loss
 from privkit.training.protocol import SplitProtocol
 from privkit.training.u_shape import SecondCut, UShaped
 
-_ONE_SERVER = SplitProtocol()  # who trains with whom as one message sees it
+_ONE_SERVER = SplitProtocol()  # the protocol for a single message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +49,10 @@ def split_round(
     update: Callable[[], None] | None = None,
     groups: Tensor | None = None,
 ) -> Round:
-    """Forward and backward pass of one round, in which n clients send batches of B images.
+    """Run the forward and backward pass of one round, in which n clients send batches of B images.
 
-    The release is detached at the cut. The returned gradient enters the *same* graph, so the backward pass uses the
-    noise, masks and permutations of the forward pass.
+    The defended smashed data are detached at the cut. The returned gradient enters the *same* graph, so the backward
+    pass uses the noise, masks and permutations of the forward pass.
 
     Args:
         upper: the server's segment, or a stack of segments for several servers or standalone clients; for a U-shape,
@@ -97,7 +97,7 @@ def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Out
 def _together(
     clients: Clients, upper: nn.Module, release: Release, weights: Tensor | None, protocol: SplitProtocol
 ) -> tuple[Tensor, Tensor]:
-    """One backward pass for all messages: returns the losses [M] and each message's own gradient at the cut."""
+    """Run one backward pass for all messages; returns the losses [M] and each message's own gradient at the cut."""
     if weights is not None and protocol.servers > 1:  # each server's loss is the mean over its own clients
         weights = (own := weights.view(protocol.servers, -1)).div(own.sum(1, keepdim=True)).flatten()
     arrived = release.smashed.detach().requires_grad_()
@@ -124,7 +124,7 @@ def _together(
 def _through_the_tails(
     clients: Clients, upper: UShaped, release: Release, weights: Tensor, draws: Generator
 ) -> tuple[Tensor, Tensor, SecondCut]:
-    """A U-shape's round above the first cut: losses [M], the gradient at this cut, and what crosses the second cut.
+    """Run a U-shape's round above the first cut: losses [M], gradient at this cut, and the tensors at the second cut.
 
     Clients hold the labels and the last layers (tails), so a defense of returned gradients acts on the gradients that
     the tails send to the server.
@@ -157,10 +157,10 @@ def _one_by_one(
     number: int,
     update: Callable[[], None] | None,
 ) -> Round:
-    """A round with one server step for each client, as in CutMixSL's ×n variant.
+    """Run a round with one server step for each client, as in CutMixSL's ×n variant.
 
     For each client, its mixing group mixes a new message, whose gradient flows only to this client. If a client has
-    several messages, the result shows the last one.
+    several messages, the result contains the last one.
     """
     losses, members, groups = [], [], clients.groups(number, draws)
     for seat in range(clients.defense.group):
@@ -169,7 +169,7 @@ def _one_by_one(
         with clients.mixed_precision(images.device):
             sent = clients.release(images, labels, draws, number, groups=turn)
         if seat:
-            sent = replace(sent, penalty=None)  # which is not a message's
+            sent = replace(sent, penalty=None)  # it does not depend on the message, so it is added only once
         gradients: list[Tensor] = []
         for smashed, soft in zip(sent.release.smashed, sent.release.labels, strict=True):
             message = Release(smashed=smashed.unsqueeze(0), labels=soft.unsqueeze(0))
@@ -187,7 +187,7 @@ def _one_by_one(
 
 
 def _to(receivers: Tensor, clients: int) -> Callable[[Tensor], Tensor]:
-    """A hook that keeps the rows of a gradient [n, B, ...] that belong to `receivers`, and sets all others to 0."""
+    """Create a hook that keeps the parts of a gradient [n, B, ...] for the clients `receivers`, and zeroes the rest."""
     receives = torch.zeros(clients, dtype=torch.bool, device=receivers.device)
     receives[receivers] = True
 
@@ -206,7 +206,6 @@ def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
 
 
 def _as(weights: Tensor, like: Tensor) -> Tensor:
-    """Weights [M], reshaped to multiply [M, B, ...]."""
     return weights.to(like.dtype).view(-1, *[1] * (like.ndim - 1))
 
 
@@ -223,7 +222,7 @@ def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) 
             gradient = (_as(weights, gradient) * gradient).sum(0, keepdim=True).expand_as(gradient)
         if way == "unicast" or sent.groups.shape[1] == 1:
             root, back = sent.release.smashed, gradient
-        else:  # past the masks
+        else:  # without the masks
             root, back = sent.smashed, _to_members(gradient, sent)
         # The gradient of this sum is `back`, bit for bit. torch loads sympy, half a second, if it is handed gradients.
         roots.append((root * back.to(root.dtype)).sum())

@@ -19,20 +19,20 @@ from privkit.errors import UsageError
 from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
 
 _OF_OPTIMIZER = ("momentum", "weight_decay")
-"""Options that mean something for one optimizer only, so that a side with another does not take them over."""
+"""Options of a particular optimizer, which a side with another optimizer does not copy."""
 _SCHEDULES_WITH = {
     "warm_up": ("one_cycle", "cosine"),
     "milestones": ("multi_step",),
     "decay": ("multi_step",),
     "lowest_rate": ("cosine",),
 }
-"""Options that mean something for some schedules only, with these schedules."""
+"""Option -> the schedules that use it."""
 
 Optimizer = Literal["adamw", "adam", "sgd"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Schedule = Literal["one_cycle", "constant", "cosine", "multi_step"]
 _Momentum = Annotated[float, Ge(0), Lt(1)]
-Scale = Annotated[float, Ge(1e-9), Le(1e9)]  # a norm or a noise of DP-SGD
+Scale = Annotated[float, Ge(1e-9), Le(1e9)]  # a clipping norm or a noise multiplier of DP-SGD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,6 @@ class TrainingSpec(OptimizerSpec):
             raise ValueError(f"of the upper side, {error}") from None
 
     def _check_private(self) -> None:
-        """Check that DP-SGD has `clip`, `noise` and a trained lower segment, and that both are absent otherwise."""
         given = {name: value for name in ("clip", "noise") if (value := getattr(self, name)) is not None}
         if not self.private and given:
             raise ValueError(f"{' and '.join(given)} belong to private training; add private=true or drop them")
@@ -161,12 +160,12 @@ class TrainingSpec(OptimizerSpec):
 
     @property
     def lower(self) -> OptimizerSpec:
-        """The optimization of the clients' weights."""
+        """The optimizer and schedule of the clients' weights."""
         return OptimizerSpec(**{name: getattr(self, name) for name in OptimizerSpec.__dataclass_fields__})
 
     @property
     def upper(self) -> OptimizerSpec:
-        """The optimization of the server's weights."""
+        """The optimizer and schedule of the server's weights."""
         optimizer, schedule = self.upper_optimizer or self.optimizer, self.upper_schedule or self.schedule
         others = (_OF_OPTIMIZER if optimizer != self.optimizer else ()) + (
             tuple(_SCHEDULES_WITH) if schedule != self.schedule else ()
@@ -178,7 +177,7 @@ class TrainingSpec(OptimizerSpec):
         return OptimizerSpec(**chosen)
 
     def check_epochs(self, epochs: int) -> None:
-        """Raise `UsageError` for milestones beyond the last of these epochs."""
+        """Raise `UsageError` unless every milestone is less than the number of epochs."""
         for side in (self.lower, self.upper):
             if side.milestones and side.milestones[-1] >= epochs:
                 raise UsageError(
@@ -191,9 +190,8 @@ _DECAY = 0.1  # the factor of multi_step, if the user names none
 
 
 def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """Build the optimizer of one side, with the schedule's largest rate.
-
-    It acts on each weight separately, so the stacked copies of several clients are independent.
+    """Build the optimizer of one side, with the schedule's largest rate. It acts on each weight separately, so the
+    stacked copies of several clients are independent.
     """
     rate = spec.learning_rate
     decay = _WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay
@@ -204,7 +202,7 @@ def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.
 
 
 def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: int, steps: int) -> LRScheduler:
-    """The learning-rate schedule of one side, stepped after each of the `steps` steps of an epoch."""
+    """Build the learning-rate schedule of one side, to be advanced after each of an epoch's `steps` steps."""
     total, warm_up = epochs * steps, WARM_UP if spec.warm_up is None else spec.warm_up
     match spec.schedule:
         case "one_cycle":
@@ -220,7 +218,7 @@ def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: i
 
 
 def _cosine(step: int, rise: int, total: int, lowest: float) -> float:
-    """The rate over its maximum at a 0-based step: linear up to 1 at `rise`, then a cosine to `lowest` at `total`."""
+    """Share of the largest learning rate at a 0-based step: linear to 1 at `rise`, a cosine to `lowest` at `total`."""
     if step < rise:
         return (step + 1) / (rise + 1)
     return lowest + (1 - lowest) * (1 + cos(pi * (step - rise) / max(1, total - rise))) / 2

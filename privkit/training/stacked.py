@@ -51,10 +51,8 @@ class Stacked(nn.Module):
                 part.register_buffer(name, value.expand(copies, *value.shape).clone(), persistent=persistent)
 
     def forward(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The outputs [n, B, ...] of every copy on its own batch of `inputs` [n, B, ...].
-
-        With `rows` int64 [M], copy rows[m] evaluates inputs[m] of [M, B, ...]. If the module returns several tensors,
-        so do the copies.
+        """Evaluate every copy on its own batch: `inputs` [n, B, ...] -> outputs [n, B, ...], one tensor or several.
+        With `rows` int64 [M], copy rows[m] evaluates inputs[m] of [M, B, ...].
         """
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         if self.by_record is not None:
@@ -74,7 +72,7 @@ class Stacked(nn.Module):
             return cast(Tensor, call(state, inputs))
 
     def part(self, name: str) -> Stacked:
-        """A part of the module by name, as stacked copies that share its weights."""
+        """The stacked copies of the submodule `name`; they share its weights."""
         view = Stacked.__new__(Stacked)
         nn.Module.__init__(view)
         view.copies, view.batched, view.by_record = self.copies, self.batched, None
@@ -84,9 +82,7 @@ class Stacked(nn.Module):
     @torch.no_grad()
     def settle(self, inputs: Tensor) -> None:
         """Test on inputs [n, B, ...] whether all n copies can be evaluated together; if not, they run in turn.
-
-        Recurrent layers, for example, cannot be evaluated together. If both ways fail, the module's own error is
-        raised.
+        Recurrent layers, for example, cannot. If both ways fail, the module's own error is raised.
         """
         if self.copies == 1:
             return
@@ -100,9 +96,9 @@ class Stacked(nn.Module):
 
     @contextmanager
     def records(self) -> Iterator[dict[str, Tensor]]:
-        """A context in which each record has its own view of the weights, to compute per-record gradients.
+        """Context manager in which each record has its own view of the weights, to compute per-record gradients.
 
-        It gives the trained weights that the last call used, name -> [n, B, ...] for n copies and B records; their
+        It yields the trained weights that the last call used: name -> [n, B, ...] for n copies and B records. Their
         `.grad` holds the per-record gradients.
         """
         self.by_record = {}
@@ -138,7 +134,7 @@ class Stacked(nn.Module):
             ) from None
 
     def copy(self, number: int) -> nn.Module:
-        """One copy as a separate module."""
+        """Return one of the copies as a separate module with weights of its own."""
         module = deepcopy(self.module)
         for part in module.modules():
             for name, stack in part.named_parameters(recurse=False):
@@ -153,7 +149,7 @@ class Stacked(nn.Module):
     def average(self, weights: Tensor) -> None:
         """FedAvg: replace every copy's weights and running statistics by the weighted mean over all n copies.
 
-        The `weights` [n] of the copies sum to 1. Integer buffers, such as counters of batches, are unchanged.
+        `weights` [n] sum to 1. Integer buffers, such as counters of batches, are unchanged.
 
         Source: McMahan et al. 2017, Algorithm 1, on lower segments as in SplitFed (Thapa et al. 2020).
         """
@@ -183,7 +179,7 @@ class Filtered(Stacked):
         return filtered
 
     def filter_alone(self) -> Tensor:
-        """The filters' output in the last call; gradients from it reach the filters but not the segments."""
+        """Run the filters on the last call's segment outputs; gradients reach the filters, but not the segments."""
         assert self._last is not None
         filtered: Tensor = self.part("1")(*self._last)
         return filtered

@@ -42,7 +42,7 @@ def train_together(
     checkpoint: Checkpoint | None = None,
     validation: Batch | None = None,
 ) -> Trained:
-    """Run `train` in all joined processes; raises `UsageError` if a module cannot be sent to them."""
+    """Run `train` in all joined processes; raises `UsageError` if a module cannot be sent to the other processes."""
     checkpoint = checkpoint or Checkpoint()
     work: dict[str, Any] = {"clients": clients, "upper": upper, "private": private, "spec": spec}
     work |= {"epochs": epochs, "seed": seed, "shares": shares}
@@ -57,9 +57,9 @@ def train_together(
 def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator[bool]:
     """Join the processes that torchrun started; without torchrun, this does nothing.
 
-    The first process runs the body of the `with` statement, and gets True. The others skip it, and help with the first
-    process's training until the body ends; if it failed, they raise a PrivkitError. With "cuda", each process gets its
-    own GPU. Several workers, another engine or too few GPUs raise `UsageError`.
+    The first process runs the body of the `with` statement, and gets True. The others skip the body and help with the
+    first process's training until the body ends. They raise `PrivkitError` if the first process fails. With "cuda",
+    each process gets its own GPU. Raises `UsageError` for several workers, another engine or too few GPUs.
 
     >>> with joined("cpu") as leads:
     ...     print(leads)
@@ -96,7 +96,7 @@ def _own_gpu(local: int) -> None:
 def _help(device: torch.device) -> None:
     try:
         while (work := _received(device)) is not None:
-            with suppress(TrainingDiverged, UsageError):  # which the first process meets and tells as well
+            with suppress(TrainingDiverged, UsageError):  # the first process meets and reports the same error
                 train(checkpoint=_Saved(work.pop("saved")), **work)
     except RuntimeError as error:
         if not any(word in str(error) for word in _OF_THE_NETWORK):

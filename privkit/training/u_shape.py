@@ -19,14 +19,14 @@ class SecondCut:
     """The tensors that cross the second cut of a U-shape in one round, detached: M messages of B records each."""
 
     features: Tensor  # [M, B, ...], the server's output, which goes down to the clients
-    gradient: Tensor  # [M, B, ...], of each message's own loss at the features, as its client sends it up
+    gradient: Tensor  # [M, B, ...], gradient of each message's loss at the features, which clients send up
 
 
 class UShaped(nn.Module):
     """The network above the first cut of a U-shape: the server's middle layers, and each client's tail (last layers).
 
     The tails map features [n, B, ...] to logits [n, B, classes], or [n, B, T, words] for texts. `loss` is the clients'
-    own (`privkit.training.losses.OwnLoss`); None for cross-entropy.
+    loss (`privkit.training.losses.OwnLoss`); None for cross-entropy.
     """
 
     def __init__(self, middle: nn.Module, tails: Stacked, loss: Callable[[Tensor, Tensor], Tensor] | None) -> None:
@@ -47,9 +47,9 @@ class UShaped(nn.Module):
 def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
     """Cut `upper` a second time for a U-shape: its last layer with weights becomes the tail, which each client holds.
 
-    The layer is removed in place. Some smashed data [N, ...] test that the cut changes no result. It raises
-    `UsageError` if `upper` has its own loss other than `next_token`, is a single layer, or computes more behind its
-    last layer with weights. The tails of the n clients that send in a round start with equal weights.
+    The layer is removed in place. `smashed` [N, ...] serves to test that the cut changes no result. The tails of the n
+    = `copies` clients that send in a round start with equal weights. Raises `UsageError` if `upper` has its own loss
+    other than `next_token`, is a single layer, or computes more behind its last layer with weights.
 
     Source: Gupta and Raskar 2018, §3.4, "U-shaped configurations for split learning without label sharing".
 

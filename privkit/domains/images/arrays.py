@@ -1,4 +1,4 @@
-"""Images in memory."""
+"""A pool of images in memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from privkit.domains.images.domain import scale_of
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayPool:
-    """Images in memory; see `Pool`."""
+    """A `Pool` of images in memory."""
 
     # [N, H, W] or [N, H, W, C]: uint8 in 0..255, uint16 in 0..65535, booleans, or floats in [0, 1]
     images: NDArray[np.generic]
     labels: NDArray[np.int64]  # whole numbers from 0, [N]
-    first_id: int = 0  # id of row 0
+    first_id: int = 0  # id of the first image
 
     def __len__(self) -> int:
         return len(self.images)

@@ -14,12 +14,13 @@ _AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 
 
 def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
-    """Shift every image at random; some kinds also mirror it with probability one half, or change its colors.
+    """Augment every image with its own random shift; some kinds also mirror it, or change its colors.
 
     Args:
         images: images, float [N, C, H, W], or [n, B, C, H, W] for n clients with batches of B images.
-        kind: "none", "crop" (shifts of up to an eighth of each side, filled with zeros: a random crop after padding),
-            "crop_flip" (mirrored, too) or "histology" (turned upside down and given random colors, too).
+        kind: "none" (unchanged images), "crop" (shifts of up to an eighth of each side, filled with zeros: a random
+            crop after padding), "crop_flip" (also mirrored left-right with probability ½) or "histology" (also mirrored
+            top-bottom with probability ½, and given random colors).
 
     Source: crop and flip as in He et al. 2016 §4.2 (four pixels of 32); "histology" as in Mabuchi and Ishikawa, Patch
     SplitNN, §4.2 on PCam.
@@ -48,7 +49,7 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
 
 
 def check_colors(kind: str, channels: int) -> None:
-    """Raise `UsageError` for an augmentation that changes colors, unless images have three channels."""
+    """Raise `UsageError` if this kind of augmentation changes colors and images do not have three channels."""
     if kind == "histology" and channels != 3:
         raise UsageError(
             f"augment=histology changes colors, and these images have {channels} "
@@ -57,26 +58,26 @@ def check_colors(kind: str, channels: int) -> None:
 
 
 def _mirrored(pixels: Tensor, generator: Generator) -> Tensor:
-    """Pixel numbers [n, side]; each row is reversed with probability one half."""
+    """Reverse each row of pixel indices [n, side] with probability one half."""
     flip = torch.rand(len(pixels), 1, generator=generator, device=generator.device) < 0.5
     return torch.where(flip, pixels.flip(1), pixels)
 
 
 def _shifted(n: int, side: int, generator: Generator) -> Tensor:
-    """Pixel numbers of n image sides, int64 [n, side], each shifted by up to an eighth; outside numbers mean zeros."""
+    """Draw pixel indices, int64 [n, side], each row shifted by up to side/8; indices outside 0..side−1 mean zeros."""
     most = side // 8
     shift = torch.randint(-most, most + 1, (n, 1), generator=generator, device=generator.device)
     return shift + torch.arange(side, device=generator.device)
 
 
 _SPREAD = 0.2  # factors of brightness, contrast and saturation lie within 1 ± this; the hue turns by at most this share
-_GREY = 0.1  # odds that an image loses its colors
+_GREY = 0.1  # probability that an image loses its colors
 _LUMINANCE = (0.299, 0.587, 0.114)
 
 
 def jitter(images: Tensor, generator: Generator) -> Tensor:
     """Change brightness, contrast, saturation and hue of every image, float [N, 3, H, W] in [0, 1], in this order, and
-    make some of them grey.
+    make a tenth of them grey at random.
 
     Source: torchvision's ColorJitter and RandomGrayscale with the settings of Mabuchi and Ishikawa, §4.2. The original
     ColorJitter also draws the order of the four changes.
@@ -95,7 +96,7 @@ def jitter(images: Tensor, generator: Generator) -> Tensor:
 
 
 def turned(images: Tensor, hue: Tensor) -> Tensor:
-    """Turn the hue of images [N, 3, H, W] in [0, 1] by shares of the color wheel, [N, 1, 1]."""
+    """Turn the hue of images [N, 3, H, W] in [0, 1] by `hue`, [N, 1, 1], in full turns of the color wheel."""
     red, green, blue = images.unbind(1)
     value, least = images.amax(1), images.amin(1)
     chroma = value - least
@@ -111,11 +112,10 @@ def turned(images: Tensor, hue: Tensor) -> Tensor:
 
 
 def _luminance(images: Tensor) -> Tensor:
-    """Luminance of images: [N, 3, H, W] -> [N, 1, H, W]."""
     weights = images.new_tensor(_LUMINANCE).view(3, 1, 1)
     return (images * weights).sum(1, keepdim=True)
 
 
 def _blend(images: Tensor, other: Tensor, share: Tensor) -> Tensor:
-    """Weighted mean of both images, `share` in [0, 1] of the first, clamped to [0, 1]."""
+    """Compute share · images + (1 − share) · other, clamped to [0, 1]; `share` may exceed 1."""
     return (share * images + (1 - share) * other).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""Pictures that torchvision decodes when they are taken: centre square, resampled, values in [0, 1]."""
+"""Picture files that are decoded when they are taken: cut to the centre square, resampled, with values in [0, 1]."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SIXTEEN_BITS = 65_535
 
 
 class _NotOnScale(DataError):
-    """A picture whose values do not fit the scale of its mode."""
+    """Raised for a picture whose values do not fit the scale of its Pillow mode."""
 
 
 def _unit_pixels(picture: Image, size: int, channels: int) -> NDArray[np.float32]:
     """The centre square of a picture, resampled to float32 [size, size, channels] in [0, 1]; channels = 1 means grey.
 
     16-bit grey is divided by 65535. 32-bit integers are read as 16-bit grey, which is how Pillow opens such files;
-    floats are taken unchanged. The error `_NotOnScale` names a suitable file format for values beyond the scale.
+    floats are taken unchanged. Raises `_NotOnScale` for values beyond the scale.
     """
     from PIL import Image, ImageOps
 
@@ -55,19 +55,19 @@ def _unit_pixels(picture: Image, size: int, channels: int) -> NDArray[np.float32
 
 
 Size = Annotated[int, Ge(1), Le(1024)]
-"""Pixels a side: beyond its end, a single message of 50 pictures takes more than half a gigabyte."""
+"""Side in pixels. At the largest, a single message of 50 pictures takes more than half a gigabyte."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _DecodedPool:
-    """A torchvision dataset whose pictures are decoded when they are taken: centre square, resampled to size×size."""
+    """A `Pool` over a torchvision dataset: a picture is decoded when taken, cut to the centre square, and resampled."""
 
     dataset: Any  # gives (PIL image, target) by index
     labels: NDArray[np.int64]  # the class number of each picture, [N]; or [N, L] of 0 and 1, several labels per picture
     size: int  # side in pixels
     channels: int  # 3 for color, 1 for grey
-    file: Callable[[Any, int], object]  # names the file of a row of the dataset, for errors
-    first_id: int = 0  # id of row 0
+    file: Callable[[Any, int], object]  # (dataset, index) -> the picture's file, for errors
+    first_id: int = 0  # id of the first picture
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -102,7 +102,7 @@ class _DecodedPool:
         )
 
     def _check_sides(self, row: np.int64, sides: tuple[int, int]) -> None:
-        """Refuse a picture enlarged to more than twice its size, because interpolated pixels are easy to recover."""
+        """Refuse a picture that would be enlarged more than twofold: interpolated pixels are easy to recover."""
         if 2 * min(sides) < self.size:
             raise DataError(
                 f"picture {row} ({self.file(self.dataset, int(row))}) is {sides[0]}×{sides[1]} pixels, too small for "
@@ -111,9 +111,7 @@ class _DecodedPool:
 
 
 def open_picture(path: str) -> Any:
-    """Decode a picture file with its own channels and bits; torchvision's loader would convert it to 8-bit color and
-    clip 16 bits.
-    """
+    """Decode a picture file with its own channels and bits; torchvision's loader would convert it to 8-bit color."""
     from PIL import Image
 
     with open(path, "rb") as file:
@@ -135,8 +133,8 @@ def decoded_pools(
 ) -> Pools:
     """Build the parts of a dataset from torchvision datasets, which give (PIL image, target) for an index.
 
-    `file` gives the file of a part's picture, for error messages, and `labels` the labels of a part, [N], or 0 and 1 in
-    [N, L]. With `grey`, pictures are converted to one channel, the brightness.
+    `file` maps a part and an index to the picture's file, for error messages. `labels` maps a part to its labels, [N],
+    or 0 and 1 in [N, L]. With `grey`, pictures are converted to one channel, the brightness.
     """
     channels = 1 if grey else 3
 

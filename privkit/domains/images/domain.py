@@ -21,12 +21,12 @@ from privkit.shared.measures import IMAGES, Records
 _CHANNELS = (1, 3, 4)
 _SATURATED = 0.5  # share of pixels at pure white from which pictures look clipped
 _DARK = 0.25
-"""Brightest pixel of all below which the pictures use little of their scale, as 12-bit values in 16-bit files do."""
+"""If no pixel is brighter, pictures use little of their scale, as 12-bit values in 16-bit files do."""
 
 
 def scale_of(images: NDArray[np.generic]) -> float:
-    """The divisor that brings a user's array to [0, 1]: 255 for uint8, 65535 for uint16, 1 for booleans and floats. It
-    raises `DataError` for other number types, and for shapes other than [N, H, W] and [N, H, W, C].
+    """The divisor that brings a user's array to [0, 1]: 255 for uint8, 65535 for uint16, 1 for booleans and floats.
+    Raises `DataError` for other number types, and for shapes other than [N, H, W] and [N, H, W, C].
     """
     scales = {"uint8": 255.0, "uint16": 65535.0, "bool": 1.0, "float16": 1.0, "float32": 1.0, "float64": 1.0}
     if images.dtype.name not in scales:
@@ -42,8 +42,8 @@ def scale_of(images: NDArray[np.generic]) -> float:
 
 
 def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """A user's images [N, H, W], [N, H, W, C] or [N, C, H, W], checked, with the channels on the last axis; raises
-    `DataError` for shapes, number types and ranges that `scale_of` or `check_images` refuses.
+    """Check a user's images [N, H, W], [N, H, W, C] or [N, C, H, W], and return them with the channels on the last
+    axis. Raises `DataError` for shapes, number types and ranges that are not allowed.
     """
     if images.ndim == 4 and images.shape[1] in _CHANNELS and images.shape[3] not in _CHANNELS:
         images = images.transpose(0, 2, 3, 1)
@@ -100,10 +100,10 @@ def clipping_warning(x: Tensor) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """Images, float32 [N, C, H, W] in [0, 1]. See `Domain`.
+    """The `Domain` of images, float32 [N, C, H, W] in [0, 1].
 
     Attributes:
-        shape: (C, H, W).
+        shape: numbers of channels, rows and columns of an image, (C, H, W).
     """
 
     kind: ClassVar[Records] = IMAGES
@@ -133,7 +133,6 @@ class Images:
         return torch.rand(count, *self.shape, generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Extreme images: black, white, checkerboards and their negatives, a step, gray or black-and-white noise."""
         _, h, w = self.shape
         y, x = torch.arange(h).unsqueeze(1), torch.arange(w)
         fine, coarse = ((y // side + x // side) % 2 for side in (1, max(1, h // 4)))
@@ -144,7 +143,6 @@ class Images:
         return torch.cat([torch.stack(drawn).float().unsqueeze(1).expand(-1, *self.shape), noise])
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Images of another image dataset, resized by area, and converted between grey and color."""
         if not isinstance(given, Images):
             raise UsageError(f"{given.records} cannot stand in for images; name auxiliary data of images")
         channels, height, width = self.shape
@@ -165,7 +163,6 @@ class Images:
         return {"mid_grey": torch.full_like(auxiliary[0], 0.5), "mean_image": auxiliary.mean(0)}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """The image metrics of each guess against its image; SSIM is left out if images are too small."""
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:

@@ -52,7 +52,7 @@ class TinyDigits:
 
 @dataclass(frozen=True, kw_only=True)
 class LfwSubset:
-    """100 faces and 100 non-faces, 25×25 grey; the label says whether it is a face.
+    """100 faces and 100 non-faces, 25×25 grey; the label is 1 for a face.
 
     Source: scikit-image `data.lfw_subset`, from Labeled Faces in the Wild.
     """

@@ -89,7 +89,7 @@ class Arrays(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FromFunction:
-    """Images from your own function, which returns (images, labels), or two such pairs: for training and for test.
+    """Images from your own function, which returns (images, labels) or (images, labels, test images, test labels).
 
     Images and labels have the shapes and types that `Arrays` accepts.
 

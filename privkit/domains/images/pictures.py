@@ -195,8 +195,9 @@ class ImageFolder(Checked):
 
 
 def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *, grey: bool = False) -> Pools:
-    """Open the training folder and optionally the test folder, each with one folder of pictures per class, as the parts
-    of a dataset. `size` is the side in pixels after centre cropping, and `called` the path's name in error messages.
+    """Build a dataset from a training folder and possibly a test folder, each with one folder of pictures per class.
+
+    `size` is the side in pixels after centre cropping; `called` names the path in error messages.
     """
     from torchvision import datasets
 

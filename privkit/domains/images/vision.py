@@ -102,7 +102,6 @@ class FashionMnist:
 
 
 def _open_cifar(name: str, dataset: Any, root: Path, download: bool, advice: str, classes: int) -> Pools:
-    """Open CIFAR-10 or CIFAR-100: batch files, each with an official MD5, under <root>/<base folder>."""
     files = [*map(tuple, dataset.train_list + dataset.test_list), (dataset.meta["filename"], dataset.meta["md5"])]
     with one_sentence(name, root, advice):
         if download:
@@ -112,7 +111,6 @@ def _open_cifar(name: str, dataset: Any, root: Path, download: bool, advice: str
 
 
 def _array_pools(part: Callable[[bool], Any], classes: int) -> Pools:
-    """The training and test parts of a dataset that torchvision holds in memory as `.data` and `.targets`."""
     pools = []
     for train in (True, False):
         dataset = part(train)
@@ -126,7 +124,6 @@ def _array_pools(part: Callable[[bool], Any], classes: int) -> Pools:
 
 
 def _open_idx(name: str, dataset: Any, root: Path | None, download: bool) -> Pools:
-    """Open MNIST or Fashion-MNIST: four idx files under <root>/<class name>/raw."""
     inside = f"{dataset.__name__}/raw"
     root = need_root(name, root, inside)
     folder = root / inside
@@ -141,13 +138,13 @@ def _open_idx(name: str, dataset: Any, root: Path | None, download: bool) -> Poo
         if download:
             dataset(str(root), download=True)
         check_files(name, folder, [(file, None) for file in files], advice)
-        # of idx files alone, even if an old torchvision left `processed/*.pt`
+        # read the idx files even if an old torchvision left `processed/*.pt`
         from_idx: Any = type(dataset.__name__, (dataset,), {"_check_legacy_exist": lambda self: False})
         return _array_pools(lambda train: from_idx(str(root), train=train), classes=10)
 
 
 def _is_idx(path: Path, dimensions: int) -> bool:
-    """Whether this is an idx file of bytes whose length agrees with its header."""
+    """Whether the file holds bytes in the idx format, with a length that agrees with its header."""
     start = 4 + 4 * dimensions
     with path.open("rb") as handle:
         header = handle.read(start)

@@ -22,14 +22,15 @@ _DELIMITER = re.compile("[;\t]")  # delimiters of spreadsheets whose numbers hav
 def csv_columns(
     name: str, root: Path, file: str, needed: Sequence[tuple[str, str]], filled: Collection[str], *, skip_bad: bool
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """The columns of a CSV file with a header, by name, and one sentence that counts omitted rows, or ().
+    """Read a CSV file with a header: the cells of each column by its name, and a tuple with one sentence that counts
+    omitted rows, or an empty tuple. Raises `DataError` if no row is good, or if two columns have the same name.
 
     Args:
         file: name of the file in `root`, plain or gzip (.gz); UTF-8, with or without a byte-order mark.
         needed: pairs of a dataset's option and the column that this option names; the file must have these columns.
         filled: columns in which no cell may be empty.
-        skip_bad: whether to leave out bad rows, which have missing or extra cells or an empty cell in `filled`;
-            otherwise they are a `DataError`, as is a file without good rows or with two columns of one name.
+        skip_bad: whether to leave out bad rows instead of raising `DataError`. A row is bad if it is not UTF-8, has
+            missing or extra cells, or has an empty cell in `filled`.
     """
     path = root / file
     # spreadsheets begin a file with a byte-order mark, which is part of no name
@@ -66,14 +67,14 @@ def csv_columns(
 def dense_and_categorical(
     columns: Mapping[str, Sequence[str]],
 ) -> tuple[dict[str, NDArray[np.float64]], dict[str, Sequence[str]]]:
-    """Separate the dense columns, whose cells are all numbers or empty (NaN), from all other, categorical columns."""
+    """Separate dense columns, with only finite numbers or empty cells (NaN), from categorical columns."""
     dense = {name: numbers for name, cells in columns.items() if (numbers := _numbers(cells)) is not None}
     return dense, {name: cells for name, cells in columns.items() if name not in dense}
 
 
 def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
-    """Refuse a label column that probably holds ids or measurements: at least 20 different labels, but fewer than two
-    records per label on average.
+    """Raise `DataError` if a label column probably holds ids or measurements: it has at least 20 records, but fewer
+    than two records per different label on average.
     """
     if len(labels) >= 20 and 2 * len(classes := set(labels)) > len(labels):
         raise DataError(
@@ -83,7 +84,7 @@ def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
 
 
 def nearly_dense(categorical: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """A hint for each categorical column in which most cells are numbers, since it may be meant as dense (numeric)."""
+    """A hint for each categorical column in which most cells are numbers, since it may be meant as a dense column."""
     found = []
     for name, cells in categorical.items():
         words = [cell for cell in cells if _numbers([cell]) is None]

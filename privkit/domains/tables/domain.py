@@ -21,16 +21,16 @@ _CLOSE = 0.05  # a dense cell counts as recovered if the guess is off by at most
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """Records that are rows of a table, float32 [N, D + K]: D dense (numeric) columns scaled to [0, 1], then the
-    category ids of K categorical columns.
+    """The `Domain` of table rows, float32 [N, D + K]: D dense (numeric) columns scaled to [0, 1], then the category ids
+    of K categorical columns.
 
-    Ids are whole numbers from 0; float32 holds them exactly, and models only look up their embedding. See `Domain`.
+    Ids are whole numbers from 0, which float32 holds exactly; models use them only to look up an embedding.
 
     Attributes:
         dense: names of the dense columns.
         ranges: public (low, high) of each dense column, the values that become 0 and 1.
         categorical: names of the categorical columns.
-        values: the public categories of each categorical column; their position is the id.
+        values: the public categories of each categorical column; a category's index is its id.
         parties: number (from 0) of the party that holds each column, dense columns first; empty if one party holds all
             columns.
 
@@ -99,14 +99,12 @@ class Tables:
         return x
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Extreme rows: all dense columns low or high, with first or last categories; and random corners."""
         corners = torch.randint(2, (10, *self.shape), generator=generator).float()
         corners[0], corners[1] = 0, 1
         most = torch.tensor([1.0] * len(self.dense) + [size - 1.0 for size in self.sizes])
         return corners * most
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Rows of another table with the same columns, converted to these ranges and ids; see `Domain.fit`."""
         if not isinstance(given, Tables) or (given.dense, given.categorical) != (self.dense, self.categorical):
             raise UsageError(f"auxiliary rows must have the columns {', '.join((*self.dense, *self.categorical))}")
         if given.values != self.values:
@@ -134,7 +132,9 @@ class Tables:
         return {"column_mean": guess}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Scores [N]: shares of recovered cells and categories, and mean absolute and squared error of dense cells."""
+        """Scores [N] of N guessed rows: shares of right cells and categories; absolute and squared errors of dense
+        cells.
+        """
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
         right = self._right(off)
@@ -147,12 +147,12 @@ class Tables:
         return values
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The share of wrong cells of each guess compared with each row, [G, N]; see `Domain.distances`."""
+        """The share of wrong cells of each of G guesses compared with each of N rows, [G, N]."""
         rows, guesses = (records.cpu().double().numpy() for records in (truth, guess))
         return np.stack([1 - self._right(np.abs(rows - one)).mean(1) for one in guesses])
 
     def _right(self, off: Values) -> NDArray[np.bool_]:
-        """Which cells count as recovered, bool [N, D + K], from the errors `off`."""
+        """Which cells count as recovered, bool [N, D + K], given the absolute errors `off` of the cells, [N, D + K]."""
         d = len(self.dense)
         return np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)
 
@@ -160,7 +160,9 @@ class Tables:
         return [", ".join(f"{name}={cell}" for name, cell in self._cells(row)) for row in x.cpu().tolist()]
 
     def columns(self, truth: Tensor, guess: Tensor) -> dict[str, float]:
-        """For each column: the mean absolute error as a share of its range (dense), or the error rate (categorical)."""
+        """The error of the guesses in each column: the mean absolute error as a share of the column's range if the
+        column is dense, otherwise the share of wrong categories.
+        """
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs()
         errors = torch.cat([off[:, :d].mean(0), (off[:, d:] >= 0.5).float().mean(0)]).tolist()

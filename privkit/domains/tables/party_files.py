@@ -1,4 +1,4 @@
-"""Tables of several parties about the same people, joined by an id column."""
+"""Tables of several parties about the same records, joined by an id column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privkit.domains.tables.sets import table_pools
 from privkit.errors import DataError, shortened
 
 _Columns = dict[str, tuple[str, ...]]
-"""Column -> its cells."""
+"""Name of a column -> its cells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,8 @@ class PartyFiles:
         files: names of two or more files inside the data root, each as `table_file` reads it.
         id: column of the id in every file; ids are compared as text.
         label: column of the label, in one of the files.
-        skip_bad_rows: whether rows with missing or extra cells are left out. An audit's results report their number.
+        skip_bad_rows: whether rows with missing or extra cells, or without id or label, are left out. An audit's
+            results report their number.
 
     Source: privkit's own. Published vertical splits assume joined records; Vepakomma et al. 2018, "Split learning for
     health", §2.
@@ -73,7 +74,6 @@ class PartyFiles:
         return table_pools(dense, categorical, labels, notes, parties)
 
     def _check(self, tables: Mapping[str, _Columns]) -> None:
-        """Refuse tables that cannot be joined."""
         for file, columns in tables.items():
             if columns.keys() == {self.id}:
                 raise DataError(f"{self.name}: {file} has no column beside {self.id!r}; add some or leave it out")
@@ -95,7 +95,7 @@ class PartyFiles:
             raise DataError(f"{self.name}: no file has a column {self.label!r}; name one of {known} with label=…")
 
     def _joined(self, tables: Mapping[str, _Columns]) -> tuple[dict[str, list[str]], str]:
-        """The joined columns of all parties, for the ids that every party has, and a sentence that counts these ids."""
+        """Join the columns of all parties for the ids that every party has, and count these ids in a sentence."""
         places = [{number: row for row, number in enumerate(table[self.id])} for table in tables.values()]
         common = sorted(set.intersection(*map(set, places)))
         if not common:

@@ -1,4 +1,4 @@
-"""Datasets of tables. Dense columns are scaled, and categories are numbered."""
+"""Datasets of tables, with dense (numeric) columns scaled to [0, 1] and numbered categories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical,
 from privkit.domains.tables.domain import Tables
 from privkit.errors import DataError, shortened
 
-_LARGEST = np.finfo(np.float64).max / 2  # above, the range of a column is infinite
+_LARGEST = np.finfo(np.float64).max / 2  # above it, a column's range may overflow to infinity
 
 
 def table_pools(
@@ -29,12 +29,13 @@ def table_pools(
     notes: tuple[str, ...] = (),
     parties: Mapping[str, int] | None = None,
 ) -> Pools:
-    """Build a dataset of labelled table rows.
+    """Build a dataset of N labelled table rows; all of them are training records. Raises `DataError` for huge numbers.
 
     Args:
         dense: numeric columns by name, each with numbers [N]; NaN marks a missing number and becomes the median.
         categorical: columns of categories by name, each with words [N]; a missing word is the category "".
         labels: the class of each row; classes are numbered in alphabetical order.
+        notes: sentences for readers of the results.
         parties: number of the party that holds each column, if there are several parties; see `Tables`.
     """
     columns, ranges = [], []
@@ -217,4 +218,4 @@ def _fields(line: bytes) -> list[str]:
 
 
 _ALLOWED = (re.compile("[01]"), re.compile(r"(-?\d+)?"), re.compile("([0-9a-f]{8})?"))
-"""What the label, a count and a category may be."""
+"""Allowed text of the label, of a count and of a category."""

@@ -16,13 +16,13 @@ from privkit.domains.domain import Domain, Values
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import TOKENS, Records
 
-UNKNOWN = 1  # the id of a token outside the vocabulary; 0 stands for a place behind the end of a sequence
+UNKNOWN = 1  # the id of a token outside the vocabulary; 0 is the padding behind the end of a sequence
 _ORDER = 1e-3  # less than one word more or less changes ROUGE-1 in texts of up to 1,000 words
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """Sequences of token ids, int64 [N, T], padded with id 0 at the end. See `Domain`.
+    """The `Domain` of sequences of token ids, int64 [N, T], padded with id 0 at the end.
 
     `x != PADDING` is the mask of a batch's real tokens.
 
@@ -71,12 +71,10 @@ class Tokens:
         return torch.randint(UNKNOWN, len(self.vocabulary), (count, self.length), generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Extreme sequences: only padding, one repeated token (for eight tokens), and random tokens."""
         repeated = torch.linspace(UNKNOWN, len(self.vocabulary) - 1, 8).long().unsqueeze(1).expand(-1, self.length)
         return torch.cat([self.zeros(1), repeated, self.random(8, generator)])
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """The same tokens with the ids of this vocabulary, cut or padded; see `Domain.fit`."""
         if not isinstance(given, Tokens):
             raise UsageError(f"{given.records} cannot stand in for token sequences; name auxiliary data of tokens")
         own = {token: number for number, token in enumerate(self.vocabulary)}
@@ -99,16 +97,17 @@ class Tokens:
         ids = auxiliary.cpu()
         tokens = torch.bincount(ids[ids != PADDING], minlength=len(self.vocabulary))
         places = torch.stack([torch.bincount(place, minlength=len(self.vocabulary)) for place in ids.unbind(1)])
-        places[:, PADDING] = 0  # a place that is padding in most sequences counts only where it is not
+        places[:, PADDING] = 0  # padding is no guess, even at a place where most sequences are padded
         return {
             "most_frequent_token": torch.full((self.length,), int(tokens.argmax())).to(auxiliary.device),
             "most_frequent_by_place": places.argmax(1).to(auxiliary.device),
         }
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Scores in [0, 1] of N guessed texts: ROUGE-1, token accuracy, ROUGE-L, "exact" (1 if all tokens are right).
+        """Scores [N] in [0, 1] of N guessed texts: ROUGE-1, token accuracy, ROUGE-L, "exact" (1 for a perfect guess).
 
-        Padding in the truth is left out. ROUGE-1 ignores the order of tokens, so shuffling a text does not change it.
+        Token accuracy and "exact" compare only the places of the true text's tokens. ROUGE-1 ignores the order of
+        tokens, so shuffling a text does not change it.
 
         Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2 and §3.2 (F-measures of common
         tokens and of the longest common subsequence, with equal weights of precision and recall).
@@ -131,7 +130,7 @@ class Tokens:
         }
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """One minus ROUGE-1, [G, N]; the number of tokens at correct places breaks ties. See `Domain.distances`."""
+        """One minus the ROUGE-1 of G guesses and N texts, [G, N]; the number of misplaced tokens breaks ties."""
         a, b = truth.cpu().numpy(), guess.cpu().numpy()
         moved = np.stack([((a != one) & (a != PADDING)).mean(1) for one in b])
         return np.stack([1 - rouge_1(a, one[None]) for one in b]) + _ORDER * moved
@@ -141,7 +140,7 @@ class Tokens:
 
 
 def _common_subsequence(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Length of the longest common subsequence of each pair of rows, [N, T] and [N, S], without padding."""
+    """Length [N] of the longest common subsequence of row i of `a` [N, T] and row i of `b` [N, S], without padding."""
     best = np.zeros((len(a), b.shape[1] + 1), dtype=np.int64)
     for token in a.T:
         same = (token[:, None] == b) & (b != PADDING)

@@ -64,8 +64,6 @@ class Imdb(TextReading):
 
 @dataclass(frozen=True, kw_only=True)
 class _Files:
-    """The reviews found in a folder or an archive, by part (training or test) and label."""
-
     # (part, label) -> number of the review -> its text
     reviews: dict[tuple[str, str], dict[int, bytes]] = field(default_factory=dict)
     # (part, label) -> how many reviews its official list names
@@ -79,12 +77,12 @@ class _Files:
             self.listed[match[1], match[2]] = content.count(b"\n")
 
     def empty(self) -> str:
-        """The name of a part and label that has no reviews; "" if all have some."""
+        """The name of a part and label that has no reviews; "" if every part and label has some."""
         parts = ((part, label) for part in ("train", "test") for label in _LABELS)
         return next(("/".join(part) for part in parts if not self.reviews.get(part)), "")
 
     def rows(self, part: str) -> Iterator[tuple[str, tuple[str, bytes | None]]]:
-        """Each review of a part: its place in the files, its label, and its text, or None if the file has none."""
+        """Yield (place, (label, text)) for each review of a part; the text is None if the review's file is missing."""
         if self.damage:
             yield "the end", (self.damage, None)
         for label in _LABELS:
@@ -102,7 +100,7 @@ def _of_folder(folder: Path) -> _Files:
 
 
 def _of_archive(path: Path) -> _Files:
-    """The reviews in the archive, up to the point where it is damaged."""
+    """Read the reviews of the archive, up to the point where it is damaged."""
     files = _Files()
     try:
         with gzip.open(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:

@@ -33,18 +33,17 @@ class _Subwords:
     """
 
     tokenizer: Any  # a `tokenizers.Tokenizer`
-    vocabulary: tuple[str, ...]  # the token of each of our ids; the first two are "" and "?"
-    ids: NDArray[np.int64]  # the tokenizer's id -> our id
+    vocabulary: tuple[str, ...]  # the token of each new id; the first two are "" and "?"
+    ids: NDArray[np.int64]  # the tokenizer's id -> the new id
 
     def encode(self, texts: Sequence[str], length: int) -> list[list[int]]:
-        """The new ids of each text, at most `length`, including special tokens."""
+        """The new ids of each text, including special tokens, cut to at most `length` ids."""
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(length)
         return [self.ids[pieces.ids].tolist() for pieces in self.tokenizer.encode_batch(list(texts))]
 
 
 def _read_tokenizer(name: str, root: Path, file: str) -> _Subwords:
-    """A tokenizer from a file in the data root (a path without `..`); raises `DataError` if it cannot be read."""
     advice = "put a tokenizer.json of Hugging Face there, or name another with tokenizer=…"
     path = file_inside(name, root, file, advice)
     with one_sentence(name, path, advice):
@@ -71,12 +70,11 @@ Labelled = tuple[str, str]  # the label of a text, and the text
 
 
 def _split_text(text: str, unit: Unit) -> list[str]:
-    """The tokens of a text in lower case. If words are tokens, punctuation marks are separate tokens."""
     return _WORD.findall(text.lower()) if unit == "words" else list(text.lower())
 
 
 def decoded_text(raw: bytes) -> str:
-    """The text of the bytes; a `BadRow` if it is empty or not UTF-8."""
+    """Decode the bytes of a text; raises `BadRow` if it is empty or not UTF-8."""
     letters = utf8(raw)
     if not letters.strip():
         raise BadRow("holds no token", "delete it")
@@ -94,8 +92,8 @@ def read_texts(
 ) -> Pools:
     """Build a dataset of labelled texts, at least one of them for training; classes are numbered in alphabetical order.
 
-    The most frequent tokens ("words" or "characters") of the training texts get the `vocabulary` ids, and ties are
-    broken alphabetically. `length` tokens of each text are kept.
+    A token is a word or a character (`unit`). Ids 0 and 1 are padding and unknown tokens, and the most frequent tokens
+    of the training texts get the other ids below `vocabulary`. The first `length` tokens of each text are kept.
 
     >>> pools = read_texts([("a", "anna"), ("b", "bo")], unit="characters", length=3, vocabulary=10)
     >>> pools.train.domain.vocabulary, pools.train.x.tolist()
@@ -116,7 +114,6 @@ def _numbered_texts(
     parts: Sequence[Sequence[Labelled]],
     notes: tuple[str, ...],
 ) -> Pools:
-    """Build a dataset from the token ids of texts, at most T per text; see `read_texts`."""
     classes = sorted({label for part in parts for label, _ in part})
     number = {label: place for place, label in enumerate(classes)}
     train, test = (
@@ -149,7 +146,7 @@ class TextReading(Checked):
             and is taken as public.
         tokenizer: a Hugging Face `tokenizer.json` in the data root, such as ALBERT's. It replaces `unit` and
             `vocabulary`, and needs the package tokenizers. "" means none.
-        skip_bad_rows: whether bad rows are left out. An audit's results report their number.
+        skip_bad_rows: whether unusable rows (e.g. without text) are left out. An audit's results report their number.
     """
 
     domain: ClassVar[str] = "tokens"
@@ -163,7 +160,7 @@ class TextReading(Checked):
     def read(
         self, name: str, root: Path, train: Sequence[Labelled], test: Sequence[Labelled], notes: tuple[str, ...]
     ) -> Pools:
-        """The texts as token sequences; see `read_texts`. It raises `DataError` if the tokenizer's file is bad."""
+        """Convert labelled texts to token sequences, as `read_texts` does; raises `DataError` for a bad tokenizer."""
         if not self.tokenizer:
             return read_texts(train, test, unit=self.unit, length=self.length, vocabulary=self.vocabulary, notes=notes)
         tokenizer = _read_tokenizer(name, root, self.tokenizer)

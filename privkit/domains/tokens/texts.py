@@ -22,7 +22,7 @@ KINDS = {
     "person": (9_604_000, 10_810_000),
     "plant": (11_530_000, 13_130_000),
 }
-"""Kind -> the range of WordNet 3.0 offsets that its nouns lie in: WordNet's file of nouns is ordered by kind."""
+"""Kind -> the range of WordNet 3.0 offsets of its nouns, since WordNet's file of nouns is ordered by kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class AmazonReviews(TextReading):
 
 
 def _review(line: bytes) -> Labelled:
-    """Stars and text of a line in one of the three formats; a `BadRow` for other formats."""
+    """Parse a line in one of the three formats into stars and text; raises `BadRow` for other formats."""
     row = utf8(line)
     if row.startswith("{"):
         stars, text = _of_json(row)
@@ -184,7 +184,7 @@ def _review(line: bytes) -> Labelled:
 
 
 def _of_csv(row: str) -> Labelled:
-    """Stars and text of a row of Zhang's files, in which backslash and n stand for a line break."""
+    """Parse a row of Zhang's files into stars and text; there, a backslash and n stand for a line break."""
     try:
         fields = next(csv.reader([row], strict=True), [])
     except csv.Error as error:
@@ -196,7 +196,7 @@ def _of_csv(row: str) -> Labelled:
 
 
 def _of_json(row: str) -> Labelled:
-    """Stars and text of a line of McAuley's releases; the stars are `overall` in 2014 and 2018, `rating` in 2023."""
+    """Parse a line of McAuley's releases into stars (`overall` in 2014 and 2018, `rating` in 2023) and text."""
     try:
         fields = json.loads(row)
         stars = fields["overall"] if "overall" in fields else fields["rating"]
