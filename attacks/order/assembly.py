@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ _PATIENCE = 60  # kicks without an improvement
 _GAIN = 1e-9  # least difference of scores that counts as a gain
 _PIECES = 128  # about so many pieces of each puzzle are searched at once, in several arrangements of a small puzzle
 _RANDOM = 8  # random starts
+_ALTERNATIONS = 4  # most searches over all pictures
+_GROWTH = 1e-3  # least relative growth of the score that calls for another search
+_KICKS_OF_ALL, _KICKS_OF_EACH = 0.1, 0.25  # shares of the kicks; a kick on all pieces costs more
 _FAR = 3.0  # distance in grid steps from which on all places are equally unlikely
 
 
@@ -117,6 +121,33 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
         better = score >= best[active]
         at[active[better]], best[active[better]] = tried[better], score[better]
     return np.asarray(at.reshape(*shape, -1)[best.reshape(shape).argmax(0), m])
+
+
+def best_pictures(puzzle: Puzzles, at: Places, kicks: int, rng: np.random.Generator) -> Places:
+    """Search for the best arrangement of one puzzle of several pictures, from and to int64 [1, S].
+
+    The search over all pieces, with a tenth of the `kicks`, moves pieces between pictures. Then the pieces of each
+    picture are a puzzle of their own, and all of these are searched at once, with a quarter of the `kicks`. Both
+    alternate until the score hardly grows, at most four times.
+    """
+    pictures, inside = puzzle.frame.pictures, puzzle.frame.places // puzzle.frame.pictures
+    frame = Frame(rows=puzzle.frame.rows, columns=puzzle.frame.columns)
+    before = -np.inf
+    for _ in range(_ALTERNATIONS):
+        at = best_arrangement(puzzle, [at], ceil(_KICKS_OF_ALL * kicks), rng)
+        pieces = at.reshape(pictures, inside)
+        places, each = np.arange(at.size).reshape(pictures, 1, inside), pieces[:, :, None]
+        pairs = puzzle.pairs[0][:, each, pieces[:, None]].transpose(1, 0, 2, 3)
+        alone = Puzzles(unary=puzzle.unary[0][each, places], pairs=pairs, frame=frame)
+        as_they_are = np.tile(np.arange(inside), (pictures, 1))
+        within = best_arrangement(alone, [as_they_are, *starts(alone)], ceil(_KICKS_OF_EACH * kicks), rng)
+        gained = alone.score(within) > alone.score(as_they_are)
+        at = np.take_along_axis(pieces, np.where(gained[:, None], within, as_they_are), 1).reshape(1, -1)
+        score = puzzle.score(at).item()
+        if score - before <= _GROWTH * abs(score):
+            break
+        before = score
+    return at
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:

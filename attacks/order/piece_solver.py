@@ -9,11 +9,12 @@ from math import isqrt, log
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from privkit.attacks.assign import distances
 from privkit.attacks.base import View
-from privkit.attacks.order.assembly import Frame, Places, Puzzles, best_arrangement, starts
+from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement, best_pictures, starts
 from privkit.attacks.order.piece_network import (
     SHARPNESS,
     MessageNetwork,
@@ -29,7 +30,6 @@ _PIECES_AT_ONCE = 1_024  # most pieces of a message whose images are also solved
 TABLE_NUMBERS = 2**26  # most table entries, 256 MiB in float32; larger tables are computed step by step
 _PATCH_GAIN = 4.0  # decoded patches are small beside standardized tokens
 _ALIKE = 0.05  # squared distance of patches, summed over pixels, at which two count as equal
-_JOINT_KICKS = 0.1  # kicks on a whole message cost more, start from solved images, and more gained nothing
 _GREY_LEVEL = 1 / 255
 """Assumed standard deviation of the gradients at a flat border: one level of an 8-bit picture."""
 _ODDS_FLOOR = -2.0
@@ -134,7 +134,8 @@ class Solver:
         if self.members is not None and size > 1:
             return torch.cat([self._message(part, self.members, rng) for part in tokens.split(size)])
         row = torch.arange(len(tokens)) % size
-        places = _sources(self._search(*self._scores(tokens), 1, [], self.kicks, rng))
+        puzzles = self._puzzles(*self._scores(tokens))
+        places = _sources(best_arrangement(puzzles, starts(puzzles), self.kicks, rng))
         return places + self.decoder.geometry.tokens * row.unsqueeze(1)
 
     def picture(self, view: View, source: Tensor) -> Tensor:
@@ -156,22 +157,20 @@ class Solver:
         b, t, _ = tokens.shape
         taken, chances = assign_members(members, self.decoder.features(tokens), self.keep)
         everything = tokens.reshape(1, b * t, -1)
-        within = self._search(*self._scores(everything[0][taken]), 1, [], self.kicks, rng)
+        puzzles = self._puzzles(*self._scores(everything[0][taken]))
+        within = best_arrangement(puzzles, starts(puzzles), self.kicks, rng)
         at = np.take_along_axis(taken.cpu().numpy(), within, 1).reshape(1, -1)
         if b * t <= _PIECES_AT_ONCE:
             places, pairs = self._scores(everything)
             whose = chances.log_softmax(1).cpu() + log(b)
             unary = (whose.clamp(min=-6).unsqueeze(2) + places[0].unsqueeze(1)).reshape(1, b * t, b * t)
-            at = self._search(unary, pairs, b, [at], int(_JOINT_KICKS * self.kicks), rng)
+            at = best_pictures(self._puzzles(unary, pairs, pictures=b), at, self.kicks, rng)
         return _sources(at).view(b, t)
 
-    def _search(
-        self, places: Tensor, pairs: Tensor, pictures: int, begin: list[Places], kicks: int, rng: np.random.Generator
-    ) -> Places:
+    def _puzzles(self, places: Tensor, pairs: Tensor, pictures: int = 1) -> Puzzles:
         side = isqrt(self.decoder.geometry.tokens)
         frame = Frame(rows=side, columns=side, pictures=pictures)
-        puzzles = Puzzles(unary=places.double().numpy(), pairs=pairs.double().numpy(), frame=frame)
-        return best_arrangement(puzzles, begin or starts(puzzles), kicks, rng)
+        return Puzzles(unary=places.double().numpy(), pairs=pairs.double().numpy(), frame=frame)
 
 
 def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
@@ -192,7 +191,7 @@ def restored(view: View, source: Tensor) -> View:
     return replace(view, smashed=placed, cut_gradient=None)
 
 
-def _sources(at: Places) -> Tensor:
+def _sources(at: NDArray[np.int64]) -> Tensor:
     return torch.from_numpy(at.argsort(1, kind="stable"))
 
 

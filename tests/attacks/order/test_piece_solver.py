@@ -6,7 +6,7 @@ import torch
 from torch import Generator
 
 from privkit.attacks.assign import by_capacity, sinkhorn
-from privkit.attacks.order.assembly import Frame, Puzzles, assign, best_arrangement, coordinates, starts
+from privkit.attacks.order.assembly import Frame, Puzzles, assign, best_arrangement, best_pictures, coordinates, starts
 from privkit.attacks.order.piece_solver import put
 
 
@@ -36,6 +36,35 @@ def test_kicks_never_lower_the_score_and_lead_out_of_a_bad_start() -> None:
         at = best_arrangement(puzzles, [np.arange(25)[None]], kicks, np.random.default_rng(0))
         scores.append(puzzles.score(at)[0])
     assert scores[0] < scores[1] <= scores[2] == 40
+
+
+def test_the_search_seldom_ends_below_the_truth_where_pairs_are_uncertain() -> None:
+    """From one start, the search ended below the score of the true arrangement in 35 to 45 % of such puzzles."""
+    draws, m, count = np.random.default_rng(0), np.arange(60)[:, None], 60
+    truth = draws.permuted(np.tile(np.arange(16), (count, 1)), axis=1)
+    unary, pairs = draws.normal(size=(count, 16, 16)) / 2, draws.normal(size=(count, 2, 16, 16))
+    grid = truth.reshape(count, 4, 4)
+    for direction, (one, two) in enumerate(((grid[:, :, :-1], grid[:, :, 1:]), (grid[:, :-1], grid[:, 1:]))):
+        pairs[m, direction, one.reshape(count, -1), two.reshape(count, -1)] += 2.2
+    puzzles = Puzzles(unary=unary, pairs=pairs, frame=Frame(rows=4, columns=4))
+    found = best_arrangement(puzzles, starts(puzzles), 100, draws)
+    assert (puzzles.score(found) < puzzles.score(truth) - 1e-6).mean() <= 0.2
+
+
+def test_pictures_are_solved_better_by_turns_with_their_message() -> None:
+    """Searches over all pieces, however many, ended at 76 to 85 % of the true arrangement's score (six seeds)."""
+    draws, frame = np.random.default_rng(0), Frame(rows=4, columns=4, pictures=10)
+    truth, unary = draws.permutation(160), draws.normal(size=(1, 160, 160)) / 2
+    pairs = draws.normal(size=(1, 2, 160, 160)) - 1
+    for direction, near in ((0, frame.neighbors[1]), (1, frame.neighbors[3])):
+        places = np.flatnonzero(near < 160)
+        pairs[0, direction, truth[places], truth[near[places]]] += 3.5
+    images = np.arange(160) // 16
+    unary[0, truth] += 1.5 * (images[:, None] == images)  # the image of a token is known better than its place
+    puzzle = Puzzles(unary=unary, pairs=pairs, frame=frame)
+    once = best_arrangement(puzzle, starts(puzzle), 40, draws)
+    assert puzzle.score(once) < 0.9 * puzzle.score(truth[None])
+    assert (best_pictures(puzzle, once, 100, draws) == truth).mean() >= 0.95
 
 
 def test_score_counts_each_pair_once() -> None:
