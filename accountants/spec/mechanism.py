@@ -179,7 +179,7 @@ class SplitMechanism(Checked):
 
     @property
     def turns(self) -> int:
-        """Most releases of a record or client in a run: T, or the number of shuffled epochs, rounded up."""
+        """Most rounds in which a record or client takes part: T, or the number of shuffled epochs, rounded up."""
         return -(-self.rounds // self.turn)
 
     @property

@@ -1,4 +1,4 @@
-"""Tests whether releases lie in the declared clip set (the range of clipping), up to the declared noise."""
+"""Tests whether released data lie in the set to which a client declares to clip, up to the noise that it declares."""
 
 from __future__ import annotations
 
