@@ -99,9 +99,9 @@ def threat_verdicts(
 ) -> list[ThreatVerdict]:
     """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
 
-    `summaries` are over the seeds of the `counted` rows. `registered` has the attacks that are possible on these
-    records, by threat model (or `OTHERS`). `known` has the attacks that broke a defense in privkit's own measurements,
-    by the defense's label.
+    `summaries` are the means over seeds of the rows that `counted` returns. `registered` has the attacks that are
+    possible on these records, by threat model (or `OTHERS`). `known` has the attacks that broke a defense in privkit's
+    own measurements, by the defense's label.
     """
     elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
     reads = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]

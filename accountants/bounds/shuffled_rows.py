@@ -199,8 +199,8 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
     """Choose the numbers of h_0, the bound on δ of a whole epoch that the module's docstring derives.
 
-    The proof moves records to other rows. The numbers of these rows are chosen by an estimate, and the bound holds for
-    every choice. The result is None if the record is hidden less well than by two rows of equal weight.
+    The proof moves records in L steps. An estimate chooses the number n_l of records in each step, and the bound holds
+    for every choice. The result is None if the record is hidden less well than by two rows of equal weight.
     """
 
     def rough(moves: list[int]) -> float:

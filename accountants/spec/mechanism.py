@@ -169,7 +169,7 @@ class SplitMechanism(Checked):
 
     @property
     def joint(self) -> bool:
-        """Whether `shift` covers all rounds of a run: mixing ratios are given for each round, or drawn only once."""
+        """Whether `shift` covers all rounds of a run, because mixing ratios are realized (given) or drawn only once."""
         return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
     @property

@@ -193,7 +193,7 @@ def _of_one_in_ten(counts: Tensor) -> int:
 
 def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
     """Read and check a recording; raises `DataError` if it is invalid. Its segments are built later, but their files
-    are checked here. A builder outside privkit and `trust` raises `Untrusted` before anything is imported."""
+    are checked here. Raises `Untrusted`, before any import, if a builder is neither in privkit nor in `trust`."""
     data = description_file(folder)
     described = description(data, folder / FILE)
     for segment in filter(None, [described.lower, described.upper]):
