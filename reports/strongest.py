@@ -98,7 +98,7 @@ def _likelier(row: Row) -> tuple[float, float]:
 
 
 def identified(recovered: Mapping[str, Mapping[str, Metric]]) -> Metric | None:
-    """The share of records that guesses identify; None if it was not computed."""
+    """The share of records that the guesses of `recovered` (as in `Row`) identify; None if it was not computed."""
     return recovered.get("unaligned", {}).get(IDENTIFIED.name)
 
 
