@@ -165,9 +165,9 @@ def certificate(
 ) -> Certificate:
     """Build the certificate of an ε or δ that the bound `best` gave for the steps `run`.
 
-    `limit` is the answer of `best` with its Rényi order, `claim` the statement, and `said` the assumptions and
-    warnings. `proven` is (ε, δ, a lower bound on ε or None); None if nothing is proven. The certificate's ρ (zCDP) and
-    μ (Gaussian DP) follow from `run`.
+    `limit` holds the bound's value and its Rényi order, if any; `claim` is the statement, and `said` the assumptions
+    and warnings. `proven` is (ε, δ, a lower bound on ε or None); None if nothing is proven. The certificate's ρ (zCDP)
+    and μ (Gaussian DP) follow from `run`.
     """
     epsilon, delta, lower = proven or (inf, None, None)
     return Certificate(

@@ -88,7 +88,7 @@ def calibrate_advantage(
     """Find the noise, rounds or group size for which no attack's TPR minus FPR exceeds `advantage`, in (0, 1).
 
     TPR and FPR are the true and false positive rates. The other arguments, the result and the errors are as in
-    `calibrate`. The certificate is for ε = 0, where δ is the largest TPR − FPR.
+    `calibrate`. The certificate states δ at ε = 0, which bounds TPR − FPR.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
@@ -118,7 +118,7 @@ def calibrate_rates(
     if its false positive rate is `false_positives`.
 
     Both rates lie in (0, 1), and the true positive rate is the larger one. The other arguments, the result and the
-    errors are as in `calibrate`. The certificate is for ε = 0.
+    errors are as in `calibrate`. The certificate states δ at ε = 0.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 

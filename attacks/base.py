@@ -102,7 +102,7 @@ class TrainingClients(Protocol):
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """Run one training round: clients send private images with labels, and learn from the gradient that `answer`
-        computes from this view. The gradient has the shape of the view's `smashed`."""
+        computes from the server's view of the round. The gradient has the shape of the view's `smashed`."""
 
     def views(self) -> list[View]:
         """Let the clients, in their present state, send the attacked images as many times as in the recording."""
@@ -165,7 +165,7 @@ class Session(Protocol):
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Whether to double (again) a training planned for `epochs` epochs, given its objective after each epoch."""
+        """Whether a training of `epochs` epochs should be doubled, given its objective after each epoch (`curve`)."""
         return False
 
 
@@ -185,7 +185,7 @@ class Mounting(Generic[Held, Output]):
     Control experiments test an attack: it must succeed on an easy release, and must fail on pure noise.
 
     Attributes:
-        passes: how many times ≥ 1 the clients must send the attacked images.
+        passes: number ≥ 1 of times that the clients must send the attacked images.
         budget_share: factor ≥ 0; the attack's `epochs` are this factor times the audit's epochs for attacks. 0 if the
             attack sets `epochs`.
         start: the same attack without training and search; None if none exists, or if this attack is already untrained.

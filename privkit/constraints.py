@@ -58,13 +58,13 @@ class Checked:
 
 
 def check_fields(spec: Any) -> None:
-    """Check every field against its annotation, and store numbers as plain Python numbers.
+    """Check each field with a supported annotation, and store numbers as plain Python numbers.
 
-    A numpy float32 becomes a float, since it would lower the precision of every product. Checked annotations are
+    A numpy float32 becomes a float, because products with a float32 lose precision. Supported annotations are
     `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool`, dataclasses, and tuples and
-    sequences of these. A union may consist of dataclasses, None, `Literal` and one further annotation. All other
-    annotations are not checked. Only `Le(inf)` allows infinity; booleans and NaN are no numbers. A `ValueError` names
-    the field, the allowed and the given value, and ends with the text inside `Annotated`, if any.
+    sequences of them. A union may consist of dataclasses, None, `Literal` and one further annotation. Only `Le(inf)`
+    allows infinity; booleans and NaN are rejected as numbers. A `ValueError` names the field, the allowed and the given
+    value, and ends with the text inside `Annotated`, if any.
     """
     for name, said, test in _tests(type(spec)):
         value = getattr(spec, name)

@@ -70,7 +70,7 @@ def evidence(
     records: Mapping[str, str],
 ) -> Evidence:
     """Build the evidence of a run with at least one result row. `rows` and `threats` are its results and its verdicts
-    by threat model. `records` are the SHA-256 of its files by path."""
+    by threat model. `records` maps paths of the run's files to their SHA-256."""
     groups = by_defense(rows)
     defenses = [defense for defense in groups if not undefended(defense)] or list(groups)
     judged = [_measured(one, model, rows) for one in threats for model in THREAT_MODELS if model == one.threat_model]

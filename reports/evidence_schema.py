@@ -1,6 +1,6 @@
-"""The fields of `evidence.json`, and the HTML page, which shows each field that has a title.
+"""The fields of `evidence.json`. The HTML page is rendered from them, and shows a field under its title.
 
-A field without a title repeats the content of a sentence for programs. So the JSON contains everything on the page.
+Fields without a title give programs, as separate values, what the page says in headings and sentences.
 """
 
 from __future__ import annotations

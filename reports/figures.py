@@ -55,7 +55,7 @@ def curves(
 ) -> Figure:
     """Draw ε against one parameter, one color for each mechanism: solid for proven values, dashed for published values.
     The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit. If the parameter
-    takes only whole numbers (`whole`), every point is marked."""
+    takes only whole numbers (`whole`), every point is marked. Raises ValueError without a curve."""
     if not drawn:
         raise ValueError("curves must hold at least one curve, got none")
     figure = Figure(figsize=(7.6, 4.6), dpi=160, layout="constrained")

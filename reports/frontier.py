@@ -1,6 +1,6 @@
 """The privacy–utility frontier: accuracy and the strongest attack's recovery for each setting of a defense.
 
-It is shown as a table, and as a chart: accuracy on the x axis, recovery on the y axis, ε as the strength of the color.
+It becomes a table and a chart: accuracy on the x axis, recovery (closeness of guesses) on the y axis, ε as color.
 """
 
 from __future__ import annotations

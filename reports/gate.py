@@ -112,8 +112,8 @@ class Gate:
         self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
     ) -> list[tuple[Row, bool | None, str]]:
         """Judge the result rows of each defense; returns triples (row, whether it meets the condition, a sentence).
-        Rows of the undefended model are left out. If a defense has no such number, each of its rows is a failure. It is
-        undecided (None) if the pair (defense, seed) is in `pending`, since some of its attacks are unfinished."""
+        Rows of the undefended model are left out. If a defense has no such number, each of its rows is a failure. The
+        row is undecided (None) if its (defense, seed) is in `pending`, since some of the attacks are unfinished."""
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
         return [found for key, group in groups.items() for found in self._of_group(group, twins, waits=key in pending)]

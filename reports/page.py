@@ -156,7 +156,7 @@ def standalone(lines: Sequence[tuple[str, Sequence[Chart]]]) -> str:
 
 
 def label(row: Row) -> str:
-    """The name of a result row, which is used if several rows are shown together."""
+    """The name of a result row where several rows are shown together: defense, attack and seed."""
     return f"{row.defense} / {row.attack}, seed {row.seed}"
 
 

@@ -77,7 +77,7 @@ class MeasuredSetting(Frozen):
 
     @property
     def named(self) -> str:
-        """The setting with its share of identified records and its accuracy, for sentences."""
+        """The setting with its share of identified records and its accuracy, as a part of a sentence."""
         return f"{self.defense} (identified {self.identified.value:.2f}, accuracy {self.accuracy:.2f})"
 
 

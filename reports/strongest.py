@@ -98,7 +98,7 @@ def _likelier(row: Row) -> tuple[float, float]:
 
 
 def identified(recovered: Mapping[str, Mapping[str, Metric]]) -> Metric | None:
-    """The share of records that guesses identify; None if it was not computed."""
+    """The share of records that the guesses of `recovered` (as in `Row`) identify; None if it was not computed."""
     return recovered.get("unaligned", {}).get(IDENTIFIED.name)
 
 
@@ -110,8 +110,8 @@ def most_identified(row: Row) -> Metric | None:
 
 def finished_grade(row: Row) -> _Grade | None:
     """How much the finished attack's guesses reveal: "nothing", the "class" or the "record"; None without a guess to
-    compare with. It is also "record" if more records are identified than by any guess from the label alone, since a
-    sharp guess may have a large error."""
+    compare with. The grade is also "record" if more records are identified than by any guess from the label alone,
+    since a sharp guess may have a large error."""
     floors = _guesses(row)
     if not floors:
         return None
@@ -175,7 +175,7 @@ Twins = Mapping[tuple[str, str, int], Row]
 
 
 def lost(row: Row) -> bool:
-    """Whether an attack that passed its control experiments failed on a defense; then it must run undefended, too."""
+    """Whether an attack that passed its control experiments failed on a defense. Then it must run undefended, too."""
     real = bool(metric_of(row)) and row.attack not in CONSTANT_ATTACKS
     return real and not falls(row) and sound(row) and not row.doubt
 

@@ -245,7 +245,7 @@ def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
 
 
 def _kind(name: str) -> str:
-    """First column of a line for comparison: "floor" (a guess without the release) or "start" (an untrained attack)."""
+    """The first column of a reference value: "start" (an untrained attack) or "floor" (a guess without the release)."""
     return "start" if name == START else "floor"
 
 

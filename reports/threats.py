@@ -57,7 +57,7 @@ OTHERS = "labels, members, canaries"  # the row of attacks that do not reconstru
 
 
 class KnownOutcome(NamedTuple):
-    """The measured outcome of an attack on a defense with default options, from privkit's own table for digits."""
+    """The outcome of an attack on a defense with default options, measured by privkit on images of digits."""
 
     attack: str
     threat_model: str
@@ -99,9 +99,9 @@ def threat_verdicts(
 ) -> list[ThreatVerdict]:
     """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
 
-    `summaries` are over the seeds of the `counted` rows. `registered` has the attacks that are possible on these
-    records, by threat model (or `OTHERS`). `known` has the attacks that broke a defense in privkit's own measurements,
-    by the defense's label.
+    `summaries` are the means over seeds of the rows that `counted` returns. `registered` has the attacks that are
+    possible on these records, by threat model (or `OTHERS`). `known` has the attacks that broke a defense in privkit's
+    own measurements, by the defense's label.
     """
     elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
     reads = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
@@ -344,7 +344,8 @@ def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Inte
 
 
 def _narrowly(rows: Sequence[Row]) -> str:
-    """A remark with the lead of an attack over a constant guess, if only differences paired by record show it."""
+    """If an attack is proven better than a constant guess only by comparing errors record by record, a remark with the
+    smallest such difference and its interval; otherwise ""."""
     row = next(row for row in rows if falls(row))
     if falls(row.model_copy(update={"ahead": {}})):
         return ""

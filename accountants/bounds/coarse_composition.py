@@ -198,10 +198,10 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
 
 
 def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
-    """The smallest ε of each of R runs that composition on grids proves, at most `first` (already proven): float [R].
+    """For each of R runs (histories of mechanisms), the smallest ε that composition on grids proves: float [R]. The
+    proven ε in `first` is kept if it is smaller.
 
-    If an ε is proven at every node of a grid, the grid began too high. Then a smaller tilt λ (see `CoarseComposition`)
-    is tried, because its grid begins lower.
+    If even the lowest ε of a grid is proven, a smaller tilt λ is tried, whose grid begins lower.
     """
     found, begins = _on_grids(runs, tilt, first)
     found = np.minimum(found, first)

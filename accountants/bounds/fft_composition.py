@@ -237,10 +237,10 @@ def spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.com
 
 
 def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[Array]]:
-    """The first and last node of a window for the composition, and the masses of each part, tilted (multiplied by
-    e^{λ·loss} with λ = `tilt`) and scaled to sum 1.
+    """Choose a window of grid nodes with at most the probability `_LOST` of the tilted composition beyond each end.
 
-    At most the probability `_LOST` of the tilted composition lies below the window, and at most `_LOST` above.
+    Returns its first and last node, and the masses of each part multiplied by e^{λ·loss}, λ = `tilt`, and scaled to sum
+    1. `cumulant` is ln E e^{λ·loss} of the composition.
     """
     tilted, variance = [], 0.0
     for part, count in parts:

@@ -1,14 +1,14 @@
 r"""Bounds on δ if a record hides in one of several rows: the expected positive part of a weighted sum.
 
-A row is the release of one record in noise N(0, 1). The protected record, x or x', replaces the record of row i with
-the probability w_i; the w_i sum to 1. X_i and X'_i are the likelihood ratios of x and x' against the record that row i
-holds otherwise, and V_i = X_i − e^ε·X'_i. Any two of these three records are at most μ apart. The V_i are independent.
+A row is the release of one record in noise N(0, 1). With probability w_i, the protected record, x or x', is in row i
+instead of the row's usual record; the w_i sum to 1. X_i and X'_i are the likelihood ratios of x and x' against the
+usual record, and V_i = X_i − e^ε·X'_i. Any two of these three records are at most μ apart. The V_i are independent.
 F(w) is the largest E(Σ w_i·V_i)₊ over all records in the rows. Two bounds on F(w) hold, and the smaller is taken.
 
 **Both bounds.** The Gram matrices of `third_record.triples` dominate those of all triples of records. So in convex
-order, each V_i has at worst one of T laws, called its *kind*. Each law is moved to a grid: E(V − k)₊ is interpolated
-linearly between the nodes k, and mass below the grid is moved up. Both steps make the law larger. Cutting the law at
-the top does so, too, if E(V − top)₊ is added to the bound.
+order, the law of each V_i is at most one of T laws, whose index is its *kind*. Each law is moved to a grid: E(V − k)₊
+is interpolated linearly between the nodes k, and mass below the grid is moved up. Both steps make the law larger. The
+law may also be cut at a largest value `top`, if E(V − top)₊ is added to the bound.
 
 **By a contour integral**, if most rows have equal weights. For every θ > 0, s₊ is the integral of e^{zs}/(2πi·z²) over
 the line Re z = θ. The trapezoidal rule of step d takes z_j = θ + ijd for all integers j. By Poisson's formula, its
@@ -27,11 +27,12 @@ inequality separates the weights, so that each weight may have its own worst kin
 
     Π_g max_t {(d/2π)·Σ_j exp(k_g·ln|M_t(w_g·z_j)|/α_g + rest_j)/|z_j|²}^α_g.
 
-α_g is the weight's share of the sum's variance. Weights with small shares are not separated: rest_j sums their max over
-t of k_g·ln|M_t(w_g·z_j)|. A normal variable whose standard deviation is a quarter of the smallest grid step is added to
-each V. This makes the sum larger (Jensen) and makes its terms decay, so that |M_t(w·z)| ≤ M_t(wθ) bounds all distant
-terms. If V is normal, the bound is 3 % above the true value if the mean of the sum is up to three standard deviations
-below 0, and 11 % at seven. With a heavy tail, or few rows, it is more. Source: derived; Cauchy's integral of s₊.
+α_g is the weight's share of the sum's variance. Weights with small shares are not separated: rest_j is the sum over
+these weights of max_t k_g·ln|M_t(w_g·z_j)|. A normal variable whose standard deviation is a quarter of the smallest
+grid step is added to each V. This raises the bound (Jensen), and makes the terms decay, so that |M_t(w·z)| ≤ M_t(wθ)
+bounds all distant terms. For normal V, the bound is 3 % above the true value while the mean of the sum is at most three
+standard deviations below 0, and 11 % above it at seven. With a heavy tail, or few rows, it is more. Source: derived;
+Cauchy's integral of s₊.
 
 **By convolution.** Every V_i gets the least upper bound of all kinds: its E(V − k)₊ is the largest over all kinds. The
 terms w_i·V_i are moved to a common grid: each mass is split between the two nearest nodes such that its mean is kept,

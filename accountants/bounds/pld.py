@@ -85,8 +85,8 @@ def composed_bounds(steps: History, delta: float, interval: float | None = None)
 
 
 def composed_lower(steps: History, delta: float, interval: float | None = None) -> float:
-    """The lower bound on ε of `composed_bounds`, from one direction alone (neighbor P against Q). This halves the work
-    if the other direction (Q against P) has a different profile."""
+    """The lower bound on ε of `composed_bounds`, computed for neighbors in the order (P, Q) only. If the order (Q, P)
+    has another profile, `composed_bounds` computes both, and takes twice the time."""
     target = validate.delta(delta)
     return _without_grid_error(*next(iter(_for_delta(steps, target, interval, first=True))), target)
 

@@ -132,10 +132,10 @@ Hidden: TypeAlias = Callable[[float, float, Rows], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Hiding:
-    """The terms of h_l, the bound on δ after one step of the recursion in the module's docstring."""
+    """The numbers chosen for step l of the recursion in the module's docstring; `delta` computes the bound h_l."""
 
-    cases: tuple[tuple[float, Rows], ...] = ()  # g_s and W_s
-    told: float = 0.0  # p, the probability that the row is revealed at once
+    cases: tuple[tuple[float, Rows], ...] = ()  # for each case s, the limit g_s and the weights W_s of the hiding rows
+    told: float = 0.0  # p, the probability with which the proof reveals the row of the protected record
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
         """h_l(ε), a bound on δ. Only cases that seem to matter are computed; others count as the next computed case."""
@@ -197,10 +197,10 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
 
 def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
-    """The terms of h_0, the bound on δ of a whole epoch that the module's docstring derives.
+    """Choose the numbers of h_0, the bound on δ of a whole epoch that the module's docstring derives.
 
-    The proof moves records to other rows. The numbers of these rows are chosen by an estimate, and the bound holds for
-    every choice. The result is None if the record is hidden less well than by two rows of equal weight.
+    The proof moves records in L steps. An estimate chooses the number n_l of records in each step, and the bound holds
+    for every choice. The result is None if the record is hidden less well than by two rows of equal weight.
     """
 
     def rough(moves: list[int]) -> float:

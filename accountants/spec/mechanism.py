@@ -169,7 +169,7 @@ class SplitMechanism(Checked):
 
     @property
     def joint(self) -> bool:
-        """Whether `shift` covers all rounds of a run: mixing ratios are given for each round, or drawn only once."""
+        """Whether `shift` covers all rounds of a run, because mixing ratios are realized (given) or drawn only once."""
         return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
     @property
@@ -179,7 +179,7 @@ class SplitMechanism(Checked):
 
     @property
     def turns(self) -> int:
-        """Most releases of a record or client in a run: T, or the number of shuffled epochs, rounded up."""
+        """Most rounds in which a record or client takes part: T, or the number of shuffled epochs, rounded up."""
         return -(-self.rounds // self.turn)
 
     @property
@@ -190,14 +190,14 @@ class SplitMechanism(Checked):
 
     @property
     def charged_together(self) -> int:
-        """Number of rounds that a ledger counts at once: a shuffled or allocated epoch, all rounds if `joint`, or 1."""
+        """Number of rounds that a ledger adds at once: those of a shuffled or allocated epoch, all if `joint`, or 1."""
         if isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return self.participation.epoch_rounds
         return self.rounds if self.joint else 1
 
     @cached_property
     def participation_shows(self) -> bool:
-        """Whether an adversary may learn who took part in a round. Sampling then only makes releases rarer.
+        """Whether an adversary may learn who took part in a round. If so, sampling only makes releases rarer.
 
         Colluding clients know who was drawn with them. A trained lower model remembers the sample: later releases
         depend on it, whereas the proof of amplification needs a fresh sample in every round.
@@ -216,7 +216,7 @@ class SplitMechanism(Checked):
 
     @property
     def sampling(self) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
-        """The participation, or `EveryRound` if an adversary may see it: only secret sampling amplifies privacy."""
+        """The participation; `EveryRound` if an adversary may see who takes part (only secret sampling amplifies)."""
         return ALWAYS if self.participation_shows else self.participation
 
     @property

@@ -116,7 +116,7 @@ class BoxLabels(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Checked):
-    """A sensitivity > 0 that the caller gives for one neighboring relation and norm; ValueError for any other pair."""
+    """A sensitivity > 0 that the caller gives for one neighboring relation and norm. Other pairs raise ValueError."""
 
     kind: ClassVar[str] = "known"
     additive: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The shift for Gaussian and Laplace bounds: the largest change of a release between neighbors, over the noise."""
+"""The shift for Gaussian and Laplace bounds: a release's largest change between neighbors, divided by the noise."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """The L1 sensitivity of one round's releases over the noise's scale, and 1 if they are a single number, else 0."""
+    """The L1 sensitivity of a round's releases, divided by the noise's scale; and 1 for a single number, else 0."""
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
@@ -154,8 +154,8 @@ def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | N
 
 
 def over_noise(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float, float]:
-    """The sensitivities of smashed data and label without mixing, each divided by its noise; 0 without a label.
-    ValueError if one is 1e100 or more."""
+    """The sensitivities of smashed data and label without mixing, each divided by its noise; the second is 0 without a
+    label. Raises ValueError if a quotient is 1e100 or more."""
     whole = mechanism.smashed.sensitivity(mechanism.relation, norm) / mechanism.noise.smashed
     label = 0.0
     if mechanism.labels is not None and mechanism.noise.labels is not None:

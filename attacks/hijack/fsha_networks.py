@@ -65,11 +65,11 @@ def hijacking_networks(
 
 
 class _ReleaseDiscriminator(nn.Module):
-    """Scores releases: higher if they look like a client's, lower if they look like the server's encoder's.
+    """Scores released smashed data: high for a client's smashed data, low for the output of the server's encoder.
 
-    With `classes`, it scores a release together with its label (a projection discriminator).
+    With `classes` > 0, it scores smashed data together with their label, by a projection.
 
-    Source: Miyato and Koyama 2018, "cGANs with projection discriminator", Eq. 3, for the labels.
+    Source: the projection is Eq. 3 of Miyato and Koyama 2018, "cGANs with projection discriminator".
     """
 
     def __init__(self, released: tuple[int, ...], width: int, classes: int, blocks: int) -> None:

@@ -176,7 +176,7 @@ class _Played:
     truth: Tensor  # [M, P], the images on these seats
 
     def guess(self, model: Model, penalty: float) -> Tensor:
-        """Guess all images that were sent, [M, P]; rounds are solved together, which is faster."""
+        """Guess the M images of all rounds, [M, P] for P numbers per image, in one call, because this is faster."""
         rows = LinkedRows.joined([rows for rows, _ in self.rounds])
         each = model.guess(rows, penalty).unflatten(0, (-1, rows.clients))
         guesses = [

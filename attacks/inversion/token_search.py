@@ -225,7 +225,8 @@ class _Search(Resumable):
         return float(self._left().mean() / self._released.var().clamp_min(1e-12))
 
     def _settle(self, rows: Tensor, place: int, noise: float, tried: int, sure: float, *, first: bool) -> None:
-        """Choose again the word at `place` of texts `rows`, unless the present word is the likeliest by `sure` nats."""
+        """Choose again the word at position `place` of each text in `rows`, among its `tried` likeliest words. A text
+        is skipped if its present word is the likeliest by `sure` nats."""
         guess, released, seen = self.guess[rows], self._released[rows], self._seen[rows]
         apart = released - seen * _outputs(self._lower, guess)
         left = apart[:, place]

@@ -56,16 +56,16 @@ class WordPairs:
 def likeliest_order(costs: Tensor, words: Tensor, pairs: WordPairs) -> Tensor:
     """Find for each text an order of its T tokens with low cost, by a beam search from the first place.
 
-    Among partial orders that use the same words and end in the same word, only the cheapest is continued. If no word is
-    repeated and the beam drops no partial order, the result is the cheapest order.
+    Among partial orders that use the same words and end in the same word, only the cheapest is continued. The result
+    can miss the cheapest order only if a word occurs twice or the beam drops a partial order.
 
     Args:
-        costs: cost in nats of token t at place s in N texts, [N, T, T].
-        words: word of each token, int64 [N, T].
+        costs: [N, T, T]; entry (n, t, s) is the cost in nats of token t at place s of text n.
+        words: vocabulary index of each token's word, int64 [N, T].
         pairs: the language model, which adds the cost of each word after the previous word.
 
     Returns:
-        The token at each place, int64 [N, T].
+        The index of the token at each place, int64 [N, T].
 
     >>> pairs = WordPairs(torch.tensor([[1, 2, 0], [1, 2, 0]]), 3)
     >>> likeliest_order(torch.zeros(1, 3, 3), torch.tensor([[0, 2, 1]]), pairs).tolist()

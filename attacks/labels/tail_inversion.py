@@ -1,4 +1,4 @@
-"""Infers labels in a U-shape from the gradient at the second cut, if the adversary knows the last layer."""
+"""Infers labels in a U-shaped split from the gradient at the second cut, if the adversary knows the last layer."""
 
 from __future__ import annotations
 

@@ -186,7 +186,8 @@ def assign(unary: Array) -> Places:
 
 
 def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
-    """Empty a random share of each puzzle's worst places, then shift half of the puzzles by up to two places."""
+    """Remove a random share of each puzzle's pieces (−1), mostly pieces with low scores. Then, with probability 1/2,
+    move the puzzle's other pieces by up to two grid cells in each direction."""
     frame, m = puzzles.frame, np.arange(len(at))[:, None]
     fit = puzzles.fit(at)
     spread = fit.std(1, keepdims=True) * rng.exponential(size=(len(at), 1))

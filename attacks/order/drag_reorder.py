@@ -34,12 +34,12 @@ _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
 class DragReorder(ReconstructingAttack):
     """Undo a shuffle by predicting each token's place from this token alone.
 
-    All tokens of an image get different places. The published attack continues with guided diffusion, whose network is
-    not part of this package: here a linear map decodes the patch behind each token. The attack `jigsaw_white_box`
-    inverts a release after solving the order.
+    The tokens of an image are assigned to distinct places. The published attack continues with guided diffusion, whose
+    network is not part of this package: here a linear map decodes each token's patch. To invert the whole release, use
+    `jigsaw_white_box`, which solves the order first.
 
     Attributes:
-        epochs: number ≥ 0 of epochs of the predictor.
+        epochs: number of epochs for which the place predictor is trained, ≥ 0.
 
     Source: Lei et al., DRAG, ICML 2025, its adaptive attack on token shuffling and its released code.
     """

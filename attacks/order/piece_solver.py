@@ -38,7 +38,7 @@ _ODDS_FLOOR = -2.0
 
 @dataclass(frozen=True, kw_only=True)
 class PieceDecoder:
-    """Decodes a token of the release into the patch behind it, and into the features that the solver compares."""
+    """Decodes a released token into its image patch, and into the features by which the solver compares tokens."""
 
     decode: AffineMap  # computes a token's patch
     geometry: Geometry  # how patches lie over the image
@@ -46,12 +46,12 @@ class PieceDecoder:
     scale: Tensor  # [D], their standard deviation
     usual: Tensor  # [T, P], the mean patch of each place
     decoded: Tensor  # [T, P], the mean decoded patch of each place
-    trust: Tensor  # [T, 1] in [0, 1], the share of a decoded patch's deviation that guesses best
-    masked: bool = False  # whether tokens of zeros are masked, and stand for no patch
+    trust: Tensor  # [T, 1] in [0, 1], the factor on (patch − `decoded`) that predicts the true deviation best
+    masked: bool = False  # whether the client masks tokens by zeros; a masked token has no patch
 
     @classmethod
     def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry, masked: bool = False) -> PieceDecoder:
-        """Learn from the adversary's tokens [N, T, D] and the patches behind them [N, T, P]."""
+        """Learn from the adversary's tokens [N, T, D] and their patches [N, T, P]."""
         there = own.ne(0).any(2) if masked else torch.ones_like(own[..., 0], dtype=torch.bool)
         there = there if bool(there.any()) else ~there
         decode, n = AffineMap.fit(own[there], patches[there]), int(there.sum())
@@ -73,8 +73,8 @@ class PieceDecoder:
         )
 
     def drawn(self, tokens: Tensor) -> Tensor:
-        """Patches [N, T, P] of tokens [N, T, D] in their places: the mean patch of the place, changed as far as decoded
-        patches of own images were right. A masked token gives the mean patch."""
+        """Patches [N, T, P] of tokens [N, T, D] in their places: the place's mean patch, plus `trust` times the decoded
+        patch's deviation from its mean. A masked token gives the mean patch."""
         away = self.decode(tokens).clamp(0, 1) - self.decoded
         if self.masked:
             away = torch.where(tokens.ne(0).any(2, keepdim=True), away, 0)

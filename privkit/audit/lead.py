@@ -327,7 +327,8 @@ def _refresh(
 
 
 def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
-    """Read the provenance of a cell and of its model: folder -> provenance, for folders with results."""
+    """Read how a cell (one attack on one defense with one seed) and its model were produced: folder -> provenance, for
+    each of the two folders that holds results; None if the provenance is not recorded."""
     model, home = folder.model(cell.model_id), folder.cell(cell.id)
     recorded = {model: folder.made_of(model)} if holds(model) else {}
     if cell.id in rows:

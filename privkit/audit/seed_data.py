@@ -226,7 +226,8 @@ def _recorded(recording: Recording, device: torch.device) -> SeedData:
 
 
 def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Batch:
-    """The attacked images, round by round and in each round client by client; private images stay with their client."""
+    """The attacked records, ordered by round, and within a round by client. If private records are attacked, each
+    client sends only records of its own share."""
     senders, batch = config.protocol.spec.active, config.training.batch_size
     source = splits.private if config.attacked == "private" else splits.test
     rounds = min(config.budget.victims, len(source)) // (senders * batch)

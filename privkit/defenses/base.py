@@ -189,7 +189,7 @@ class Defense(Checked, ABC):
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The deterministic part of `apply` that acts on each image [N, ...] separately; adversaries know it, too."""
+        """Apply the deterministic part of the defense to each image's smashed data [N, ...]; adversaries know it."""
         return smashed
 
     @abstractmethod

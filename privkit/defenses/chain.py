@@ -112,7 +112,7 @@ class Chain(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, ChainReceipt]:
-        """Apply all stages in one call; raises a ValueError if some stages take images and others smashed data."""
+        """Apply all stages in one call; raises ValueError if some stages take images and others take smashed data."""
         if self.level == "both":
             raise ValueError(f"{self.name} takes images and smashed data: run it through Clients, with a lower segment")
         groups = None

@@ -297,14 +297,14 @@ class Masking(Denoising):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling(Denoising):
-    """Multiplies the smashed data by λ; after noise, λ < 1 shrinks both the noise and the signal.
+    """Multiplies the smashed data by λ; after a noise stage, λ < 1 shrinks both the noise and the signal.
 
     Attributes:
-        factor: λ = 1/α > 0, or "auto" for the λ with the smallest mean squared error, estimated while the server
-            trains.
-        place: the party that scales: "server" removes noise from the arrived data; "client" or "mixer" scales before
-            data reach the server.
-        variant: how gradients pass (explained at `privkit.defenses.denoising.Variant`). The paper's released code uses
+        factor: λ > 0 (1/α in the paper). With "auto", the server estimates the λ with the least mean squared error of
+            the scaled data while it trains.
+        place: the party that multiplies: the "server", or before it the "client" or the "mixer", a party that mixes the
+            clients' messages.
+        variant: how gradients pass, explained at `privkit.defenses.denoising.Variant`. The paper's released code uses
             "undone" for MNIST, "straight_through" for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and
             Amazon reviews.
 

@@ -160,7 +160,8 @@ def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, floa
 
 
 def _as_declared(ratio: float, freedom: float, power: int, level: float) -> bool:
-    """Whether the difference is no larger than the declared noise, so that its law can be tested."""
+    """Whether released minus clean data are no larger than the declared noise, up to chance or rounding; otherwise the
+    clean data may be wrong, and the noise's law is not tested."""
     likely = freedom > 0 and bool(chdtrc(freedom, ratio * freedom) > level)
     return likely or (1 - ROUNDED) ** power < ratio < (1 + ROUNDED) ** power
 

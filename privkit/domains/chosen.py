@@ -86,7 +86,7 @@ def _filtered(dataset: Any) -> Any:
         classes: list[int]
 
         def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-            """Open the whole dataset, because the number of records of these classes is not known before."""
+            """Open all records, whatever `train_images` is, because only their labels tell how many remain."""
             pools = super().open(root, download=download, train_images=sys.maxsize)
             return only_classes(self.name, pools, self.classes)
 

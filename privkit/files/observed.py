@@ -57,7 +57,8 @@ def content(path: str) -> str:
 
 
 def watch(module: str) -> None:
-    """Observe which files a module outside privkit, not yet imported, will read, itself or by code that it calls."""
+    """Start to record the files that a user's module opens, directly or through code that it calls. Call this before
+    the module is imported; modules of privkit are ignored."""
     if module.partition(".")[0] == "privkit":
         return
     if not _plugins:

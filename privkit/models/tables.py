@@ -217,10 +217,10 @@ class _DualNetwork(nn.Module):
 
 
 class _Reweighted(nn.Module):
-    """A layer of DIFM: multiplies each of T fields by the sum of its bit-wise and vector-wise factors.
+    """A layer of DIFM: multiplies the embedding of each of T columns by a sum of two learned factors.
 
-    With `by_place`, as published, each vector-wise factor depends on all T attended vectors in order. Otherwise it
-    depends only on the field's own attended vector, by a map that all fields share.
+    With `by_place`, as published, the second factor depends on the attention outputs of all T columns, in order.
+    Otherwise it depends on this column's output only, by a linear map that all columns share.
     """
 
     def __init__(self, fields: int, vector: int, attended: int, *, by_place: bool) -> None:

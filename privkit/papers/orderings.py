@@ -132,8 +132,8 @@ def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """Collect the values (accuracy or attack error) of a paper's methods from result rows, as `audit_rows` returns
-    them. Raises `UsageError` if a method has two values for one seed, which then come from different runs."""
+    """Collect the values (accuracy or attack error) of each method of a paper, by seed, from rows of `audit_rows`.
+    Raises `UsageError` if two rows give a method different values for one seed: their configurations differ."""
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
     measurements = []
     for name, quantity in needed(paper):
@@ -228,8 +228,8 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
 
 
 def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
-    """Read result rows from a run folder or a file of JSON lines; None reads the rows of this size that ship with
-    privkit. Raises `UsageError` if the file cannot be read, or if a line is not a result."""
+    """Read result rows (one attack on one defense with one seed) from a run folder or a file of JSON lines. Without a
+    path, read privkit's own rows of this `size`. Raises `UsageError` if the file or one of its lines cannot be read."""
     if path is None:
         name = ROWS_OF[size]
         text = (files("privkit.papers") / name).read_text(encoding="utf-8")

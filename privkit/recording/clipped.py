@@ -1,4 +1,4 @@
-"""Tests whether releases lie in the declared clip set (the range of clipping), up to the declared noise."""
+"""Tests whether released data lie in the set to which a client declares to clip, up to the noise that it declares."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMec
 
 
 def clipped_to(clip: ClipSet | Categories, clean: Tensor) -> Tensor | None:
-    """Clip the outputs [N, ...] to the set; None if the set does not bound a single record."""
+    """Clip the outputs [N, ...] to the set; None for `Known` and `Categories`, which do not limit the values."""
     if isinstance(clip, Clamp):
         return clean.clamp(clip.low, clip.high)
     if isinstance(clip, BoxLabels):

@@ -44,7 +44,7 @@ class Compared:
         return "; ".join(f"{name}: {', '.join(what)}" for name, what in told if what)
 
     def hold(self, what: str, refutation: str) -> None:
-        """Note a test: `refutation` completes "the recording declares …" and is empty if `what` is not refuted."""
+        """Add a test's outcome: `refutation` completes "the recording declares …"; empty if `what` is not refuted."""
         if refutation:
             self.refuted.append(f"the recording declares {refutation}")
         else:

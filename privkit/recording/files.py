@@ -1,6 +1,6 @@
-"""Files of a recording, which may come from a stranger: only plain files of limited size are read, and no pickles.
+"""Reads a recording (stored releases of a training) safely: only regular files of limited size, never pickles.
 
-A pickle is refused, since loading it can run any code. Sizes are compared with limits before memory is allocated.
+Files may come from a stranger, and a pickle can run code. Sizes are checked before memory is allocated.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Recording:
 
     @property
     def whole(self) -> Recording:
-        """The recording before it was reduced to a budget."""
+        """The recording before it was reduced to a budget; this recording if it was not reduced."""
         return self.untrimmed or self
 
     @property
@@ -119,8 +119,8 @@ class Recording:
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of the last passes over the records, the last pass first, since the recorded segments have its
-        weights."""
+        """The rounds of the last `passes` passes over the records. The last pass comes first, because the recorded
+        segments have the weights of the end of training."""
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))
@@ -138,15 +138,15 @@ class Recording:
         return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each * self.mechanism.turn)
 
     def members_of(self, number: int) -> Tensor:
-        """The true records mixed into each released record of a round, int64 [N, k]; −1 if unknown."""
+        """The true records mixed into each released row of round `number`, int64 [N, k]; −1 if unknown."""
         parts: Sequence[Tensor] = self.members.split([len(view.smashed) for view in self.views[: self.pass_rounds]])
         return parts[number % self.pass_rounds]
 
     @property
     def most_released(self) -> int | None:
-        """How often one record is released in one pass over the rounds; None if no true record is known. Without
-        `truth.members`, equal records count as one. A dataset may contain a record twice; so the result is the largest
-        count that at least one record in ten reaches."""
+        """How often one record is released in one pass; None if no true record is known. It is the larger of two
+        counts: the largest by `truth.members`; and, if equal records count as one, the largest that at least one record
+        in ten reaches, since a dataset may contain a record twice."""
         known = self.members[self.members >= 0]
         if not len(known):
             return None
@@ -155,7 +155,7 @@ class Recording:
 
     @property
     def rounds_of_one(self) -> int | None:
-        """The most rounds of a pass that at least one record in ten is part of; None if no record is known."""
+        """The largest r such that one record in ten is part of at least r rounds of a pass; None if none is known."""
         parts = [self.members_of(number) for number in range(self.pass_rounds)]
         seen = [self._alike[part[part >= 0]].unique() for part in parts]
         return _of_one_in_ten(torch.cat(seen).bincount()) if any(map(len, seen)) else None
@@ -193,7 +193,7 @@ def _of_one_in_ten(counts: Tensor) -> int:
 
 def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
     """Read and check a recording; raises `DataError` if it is invalid. Its segments are built later, but their files
-    are checked here. A builder outside privkit and `trust` raises `Untrusted` before anything is imported."""
+    are checked here. Raises `Untrusted`, before any import, if a builder is neither in privkit nor in `trust`."""
     data = description_file(folder)
     described = description(data, folder / FILE)
     for segment in filter(None, [described.lower, described.upper]):

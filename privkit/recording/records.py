@@ -60,8 +60,8 @@ def recorded_domain(described: Description, files: Files) -> Domain:
 def records(
     described: Description, domain: Domain, tensors: Mapping[str, Tensor], kind: str, here: Path
 ) -> tuple[Batch, Tensor | None]:
-    """Read the adversary's ("own") or the private records ("truth") of a recording, as a batch in which unknown labels
-    are 0; and the labels, or None."""
+    """Read the adversary's ("own") or the private records ("truth") of a recording. Returns a batch, in which unknown
+    labels are 0, and the labels or None."""
     name = f"{kind}.{domain.name}"
     x, labels = tensors.get(name), tensors.get(f"{kind}.labels")
     if labels is not None:

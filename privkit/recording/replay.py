@@ -50,8 +50,8 @@ class Replay:
         return self.spread / sqrt(self.draws)
 
     def distance(self, variance: float) -> float:
-        """‖release − replay‖ / ‖release‖, at least 0, without the part that noise explains: the segment's own
-        randomness or, if it has none, noise of this mean `variance`.
+        """The distance ‖release − replay‖ / ‖release‖ ≥ 0 without the part that noise explains. The noise is the
+        segment's own randomness; for a segment without randomness, noise of mean variance `variance`.
 
         The noise's expected share is subtracted from the squared distance and from the squared norm. From the squared
         distance, a margin is also subtracted, which Gaussian noise exceeds in one of 30,000 rounds. The result is 0 if
@@ -67,12 +67,12 @@ class Replay:
         return sqrt(excess / size) if size > 0 else 1.0
 
     def quieter(self, variance: float) -> float | None:
-        """The release's variance about the replay, divided by the expected variance, if it is clearly lower; else None.
+        """The mean square of release minus replay, divided by the expected variance, if clearly below 1; else None.
 
-        Without randomness, the expected variance is `variance`, as in `distance`. For a segment that draws, it is the
-        outputs' variance, and a correct release is one more draw: it is too quiet if it is nearer to the mean of all
-        draws than every other draw, by more than twice the range of the other draws' distances. For a correct release,
-        the probability of this is 1.5e-4 if distances are normally distributed (measured), and less if they are skewed.
+        Without randomness, the expected variance is `variance`, as in `distance`. For a random segment, it is the
+        variance of its outputs, and a correct release is one more output. The release is too quiet if it is nearer to
+        the mean of all outputs than every other output, by more than twice the range of the others' distances. For a
+        correct release, the probability of this is 1.5e-4 for normal distances (measured), and less for skewed ones.
         """
         about = float((self.released - self.clean).double().square().mean())
         if not self.apart:

@@ -38,7 +38,7 @@ class _Frozen(BaseModel):
 
 
 class Network(_Frozen):
-    """A segment: either weights with the code that builds it, or a program."""
+    """A segment of the recorded model: either weights with the code that builds it, or a program."""
 
     builder: _Name = ""  # "module:object", a class or function that returns the segment
     options: dict[str, Any] = {}  # keywords for the builder

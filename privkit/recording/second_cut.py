@@ -15,7 +15,7 @@ OF_ROUND = (_DOWN, _UP)  # tensors of one round
 
 
 def named(views: Sequence[View]) -> dict[str, Tensor | None]:
-    """The tensors of all rounds by name; in these views, `smashed` holds the features."""
+    """Name the second cut's tensors of all rounds: features (`smashed` in these views) and returned gradients."""
     return {
         f"round_{number}.{kind}": value
         for number, view in enumerate(views)

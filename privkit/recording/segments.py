@@ -33,10 +33,10 @@ def lower_fields(
 ) -> tuple[dict[str, Any], str]:
     """Make the fields of `recording.json` about the lower segment, and a warning if it does not reproduce every round.
 
-    The mode (training or evaluation) is the one closer to the last release; evaluation without a round. If noise of
-    this `variance` hides which is closer, training mode is used under two conditions: the segment released in it
-    (`trained`), and records of a batch affect each other in it (as in batch normalization). The segment's file is added
-    to `files`. A program is traced on the records `sample`.
+    The mode is training or evaluation, whichever is closer to the last release; evaluation if there is no round. If
+    noise of this `variance` hides which is closer, training mode is used under two conditions: the segment released in
+    it (`trained`), and records of a batch affect each other in it (as in batch normalization). The segment's file is
+    added to `files`. A program is traced on the records `sample`.
     """
     kept = segment_fields("lower", module, builder, sample, files)
     if not rounds:

@@ -64,9 +64,9 @@ class RunFolder:
         return {name: data for name in names if (data := self.content(name)) is not None}
 
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
-        """Read the outcomes of an attack's control experiments, and their seconds; None if nothing is stored, or if the
-        provenance differs. The experiments use the first seed's data only, so for another seed different data are
-        ignored."""
+        """Read the stored outcomes of an attack's control experiments, and the time that they took in seconds. None if
+        nothing is stored, or if the stored provenance differs from `made_of`. The experiments use the first seed's data
+        only, so for another `seed`, a difference in the data is ignored."""
         record = read_record(path, control=path.stem)
         if record is None:
             return None

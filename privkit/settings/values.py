@@ -76,7 +76,7 @@ def as_options(what: str, given: Any) -> dict[str, Any]:
 
 
 def as_seeds(given: Any) -> tuple[int, ...]:
-    """Check seeds: whole numbers from 0 to 2³² − 1; each is kept once."""
+    """Check seeds, whole numbers from 0 to 2³² − 1, and drop duplicates; raises `UsageError` if a seed is invalid."""
     seeds = as_many(given)
     for seed in seeds:
         must_be("a seed is a whole number from 0 to 2^32 - 1", lambda one: type(one) is int and 0 <= one < 2**32)(seed)

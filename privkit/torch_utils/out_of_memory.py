@@ -45,7 +45,7 @@ def ran_out(error: BaseException) -> bool:
 
 
 def _scarce() -> bool:
-    """Whether less than 32 MiB are left, which may cause failed imports and odd errors."""
+    """Whether 32 MiB of main memory cannot be allocated. Then imports fail, and errors may not name memory."""
     try:
         return not bytearray(_ROOM)
     except MemoryError:

@@ -221,7 +221,8 @@ class AttackContext:
         return checks
 
     def planted(self, mount: Callable[[], tuple[Control, ...]]) -> tuple[Check, ...]:
-        """Run control experiments of an attack that returns scores, on undefended data with a planted leak."""
+        """Run control experiments (`mount`) of an attack that returns scores: on a planted leak and on pure noise,
+        without the defense. With a defense, one more check says that no control through the defense was possible."""
         checks = self.controls(mount)
         if self.cell.defense.name == "none":
             return checks

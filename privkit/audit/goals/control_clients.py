@@ -1,4 +1,4 @@
-"""Clients for control experiments: the run's defense, with a lower segment that outputs the record itself."""
+"""Clients that test whether an attack works at all: they apply the run's defense to the record itself."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
 
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
-    """The observation of a vertical split's attacking parties: their columns, outputs, and the outputs' gradients."""
+    """Reduce an observation of a vertically split model to what the attacking parties see: their own columns, their own
+    outputs, and the gradients of these outputs, but not the server's `upper` segment."""
     lower, weights = seen.lower, seen.lower_weights
     numbers = [number for number, name in enumerate(edge.defense.storages) if name in edge.held]
 

@@ -120,13 +120,13 @@ def best_scales(settings: Settings, scale: float) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """Random draws: M [k, m, n]; X, unit noise and uniform numbers for masks, each [k, n]; and the true class [k]."""
+    """The random numbers of k draws, for m classes and n smashed features."""
 
-    weights: Array
-    features: Array
-    noise: Array
-    uniform: Array
-    label: NDArray[np.int64]
+    weights: Array  # [k, m, n], the server's first layer M
+    features: Array  # [k, n], the smashed data X
+    noise: Array  # [k, n], noise of scale 1
+    uniform: Array  # [k, n], uniform numbers for masks
+    label: NDArray[np.int64]  # [k], the true classes
 
     @cached_property
     def clean(self) -> dict[str, Array]:
