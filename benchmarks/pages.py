@@ -142,7 +142,7 @@ def not_reproduced() -> str:
             if (name, source) not in committed():
                 computed = len(judged_rows(name, source, "tiny", []).claims)
                 if source in runnable or (effects_of and effects_of.needed_runs(claim_patterns(name, source))):
-                    reason = "its trainings were not run yet"
+                    reason = "the trainings of this table were not run yet"
                 else:
                     reason = "" if computed else why_not(name, source, "tiny")
                 made.append([f"`{name}`", source, str(computed or ""), reason])
@@ -151,7 +151,8 @@ def not_reproduced() -> str:
 
 def fault_effects() -> str:
     """accurate_sl's effects with and without the fault of its release."""
-    heading = ["published effect", "printed", "with the fault", "without it", "with the derivative", "ran", "verdict"]
+    heading = ["published effect", "printed", "with the fault", "without the fault", "with the derivative"]
+    heading += ["ran", "verdict"]
     rows = []
     for one in effects.judged():
         printed = "" if one.effect.published is None else f"{one.effect.published:+.3f}"

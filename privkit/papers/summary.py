@@ -46,16 +46,17 @@ def findings(name: str) -> dict[str, list[str]]:
         ],
         "What fails": [
             *_stated(compared, _BY, "fails", "differs"),
-            f"{own} {len(other)} of {len(ran)} differences {lost} the opposite sign ({listed})" * bool(other),
+            f"{own} {len(other)} of {len(ran)} differences {lost} the opposite sign (the paper claims: {listed})"
+            * bool(other),
         ],
         "What is open": [
             *_stated(compared, _OPEN, "unproven"),
             f"our runs do not decide the sign of {len(undecided)} of {len(ran)} differences" * bool(undecided),
             f"{len(unjudged)} of {len(ran)} differences could not be judged, since a method was not run or no attack "
             "recovers anything" * bool(unjudged),
-            f"of the paper's printed numbers, {numbers['run'] or 'none'} were measured in its setting, "
-            f"{numbers['reduced']} at reduced size and {numbers['proxy']} on other data, and {numbers['configured']} "
-            "were not run yet",
+            f"of the paper's printed numbers, we measured {numbers['run'] or 'none'} in its setting, "
+            f"{numbers['reduced'] or 'none'} at reduced size and {numbers['proxy'] or 'none'} on other data; "
+            f"{numbers['configured']} others were not run yet",
         ],
     }
     return {lead: list(filter(None, parts)) or ["nothing that was shown here"] for lead, parts in told.items()}

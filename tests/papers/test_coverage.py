@@ -89,7 +89,7 @@ def test_a_run_in_the_papers_setting_stands_on_a_page() -> None:
 @pytest.mark.parametrize(
     ("name", "claim", "basis"),
     [
-        ("cutmixsl", "10 over 2 clients: SplitFed", "print"),
+        ("cutmixsl", "accuracy gain of 10 clients over 2: SplitFed", "print"),
         ("patch_splitnn", "Tables 2 and 3: number of patches of 16 patterns", "formula"),
         ("patch_shuffling", "Table IV: PS withstands the white-box attack", "print"),
         ("accurate_sl", "Table 10, CNN on MNIST: noise*", "reduced"),
