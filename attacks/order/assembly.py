@@ -130,10 +130,12 @@ def best_pictures(puzzle: Puzzles, at: Places, kicks: int, rng: np.random.Genera
     picture are a puzzle of their own, and all of these are searched at once, with a quarter of the `kicks`. Both
     alternate until the score hardly grows, at most four times. Without kicks, all pieces are improved once.
     """
+    if kicks == 0:
+        return best_arrangement(puzzle, [at], 0, rng)
     pictures, inside = puzzle.frame.pictures, puzzle.frame.places // puzzle.frame.pictures
     frame = Frame(rows=puzzle.frame.rows, columns=puzzle.frame.columns)
     before = -np.inf
-    for _ in range(_ALTERNATIONS if kicks else 0):
+    for _ in range(_ALTERNATIONS):
         at = best_arrangement(puzzle, [at], ceil(_KICKS_OF_ALL * kicks), rng)
         pieces = at.reshape(pictures, inside)
         places, each = np.arange(at.size).reshape(pictures, 1, inside), pieces[:, :, None]
@@ -147,7 +149,7 @@ def best_pictures(puzzle: Puzzles, at: Places, kicks: int, rng: np.random.Genera
         if score - before <= _GROWTH * abs(score):
             break
         before = score
-    return at if kicks else best_arrangement(puzzle, [at], 0, rng)
+    return at
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:
