@@ -29,7 +29,7 @@ _RECIPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FSHA(ReconstructingAttack):
-    """Feature-space hijacking: the server trains the clients so that their releases resemble its own encoder's.
+    """Hijack the training, as a malicious server, so that the clients' releases resemble those of its own encoder.
 
     A discriminator learns to distinguish the clients' releases from the releases of the server's encoder (the "pilot"),
     and its gradient is sent to the clients. A decoder, trained with the pilot on the server's own images, then decodes

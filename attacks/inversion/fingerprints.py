@@ -42,6 +42,8 @@ _NUMBERS_AT_ONCE = 2**24
 class Fingerprints(ReconstructingAttack):
     """Find the client and place of each token in a shuffled mixture, by the distributions of each client's tokens.
 
+    A token is a released vector that stands for one patch of an image. A released row may mix the tokens of k images.
+
     The adversary sends its own images many times. Tokens of one image that appear again in several mixtures with the
     same client form an unordered set; maps from the image's content to its tokens (`TokenMaps`) give their places.
     These maps then locate the tokens in all released rows of the adversary's images, which gives a distribution of

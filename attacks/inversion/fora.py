@@ -27,15 +27,16 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # as in the authors' released s
 
 @dataclass(frozen=True, kw_only=True)
 class FORA(ReconstructingAttack):
-    """Passive attack without queries: a network learns to simulate the client's releases, and a decoder learns from it.
+    """Train a network that simulates the client's releases, without queries, and a decoder that learns from it.
 
     The simulator maps the adversary's images to simulated releases. It is trained so that a discriminator cannot
     distinguish simulated from recorded releases, and so that the multi-kernel discrepancy (`mk_mmd`) between the two is
     small. The decoder learns to reconstruct images from simulated releases, and then decodes the recorded releases. The
-    attack uses neither queries nor labels nor a segment of the server.
+    attack is passive: it uses neither queries nor labels nor a segment of the server.
 
     Attributes:
-        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
+        epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
+            audit, which takes 1.5 times its budget; `run` needs a number.
         recipe: "strong" (logistic discriminator) or "released" (the authors' Wasserstein critic with gradient penalty).
         mmd_weight: weight w in [0, 1] of the discrepancy; the discriminator has the weight 1 − w.
         learning_rate: learning rate > 0 of Adam on simulator and decoder; None for 1e-3 ("strong") or 1e-4
@@ -70,7 +71,9 @@ class FORA(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Take 1.5 times the audit's epochs, because two networks must converge before the decoder is useful."""
+        """Declare how an audit runs the attack: for 1.5 times the audit's epochs, because two networks must converge
+        before the decoder is useful.
+        """
         return replace(
             mounted(self, 1.5, _CONTROL_STEPS),
             passes=self.passes,

@@ -33,14 +33,14 @@ class JigsawWhiteBox(ReconstructingAttack):
     So the chosen weights suit an order with some misplaced tokens, which needs stronger priors.
 
     Attributes:
-        pairs: how the jigsaw scores pairs of tokens, as in `Jigsaw`.
-        keep: share in [0, 1] of tokens that stay in their image's row, as in `Jigsaw`.
-        kicks: number ≥ 0 of rounds of ruin-and-recreate search, as in `Jigsaw`.
-        pieces_epochs: number ≥ 0 of epochs of the jigsaw (`Jigsaw.epochs`).
-        epochs: number ≥ 0 of epochs of the inversion, as in `WhiteBox`; 0 returns its initial images, in the solved
-            order.
-        total_variation: weight ≥ 0 of the total-variation prior, as in `WhiteBox`.
-        l2: weight ≥ 0 of the l2 prior, as in `WhiteBox`.
+        pairs: how the jigsaw scores which tokens are neighbors: "learned", "joint", "auto" or "edges", as in `Jigsaw`.
+        keep: share in [0, 1] of tokens that certainly stay in their image's row; None estimates it, as in `Jigsaw`.
+        kicks: number ≥ 0 of rounds in which the search destroys and rebuilds a part of the arrangement.
+        pieces_epochs: number ≥ 0 of epochs in which the jigsaw learns (`Jigsaw.epochs`).
+        epochs: number ≥ 0 of epochs of the inversion, of a hundred steps each; 0 returns its initial images, in the
+            solved order. None for the default of `WhiteBox`.
+        total_variation: weight ≥ 0 of the total-variation prior of images; None as in `WhiteBox`.
+        l2: weight ≥ 0 of the mean squared distance from the initial images; None as in `WhiteBox`.
 
     Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither the paper nor the code
     describes it.

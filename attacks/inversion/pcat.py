@@ -22,7 +22,7 @@ _CONTROL_EPOCHS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class PCAT(Checked):
-    """Trains a pseudo-client, whose releases the server's segment classifies correctly, and a decoder of its releases.
+    """Train a pseudo-client, whose releases the server's segment classifies correctly, and a decoder of its releases.
 
     The pseudo-client, a substitute for the client, follows the training: each saved state of the server's segment in
     turn must correctly classify its releases of the adversary's labeled images. The decoder learns to reconstruct
@@ -30,7 +30,8 @@ class PCAT(Checked):
     notice it.
 
     Attributes:
-        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
+        epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
+            audit, which takes 1.5 times its budget; `run` needs a number.
         mmd_weight: weight ≥ 0 of the discrepancy (`mk_mmd`) between the pseudo-client's and the recorded releases,
             relative to the cross-entropy. The paper does not have this term. At 0, many pseudo-clients are classified
             correctly although their releases differ from the clients' releases.
@@ -63,12 +64,12 @@ class PCAT(Checked):
 
     @property
     def uses(self) -> frozenset[str]:
-        """Optional inputs: the defense's public behavior; unless `epochs` is 0, the server segment's history."""
+        """Name the optional fields: the defense's public behavior; if `epochs` > 0, the history of `upper`."""
         return frozenset({"imitate"}) if self.epochs == 0 else frozenset({"imitate", "upper_history"})
 
     @property
     def mounting(self) -> ImageMounting:
-        """Take 1.5 times the audit's epochs, since an epoch is cheap."""
+        """Declare how an audit runs the attack: for 1.5 times the audit's epochs, since an epoch is cheap."""
         return replace(
             mounted(self, 1.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),

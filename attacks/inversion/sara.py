@@ -62,8 +62,9 @@ class Sara(ReconstructingAttack):
 
     Attributes:
         predictor_epochs: number ≥ 0 of epochs of the position predictor.
-        epochs: number ≥ 0 of epochs of completion and decoder; None takes the number from the audit's budget.
-        masked: largest share in [0, 1] of an image's tokens that are masked in training.
+        epochs: number ≥ 0 of epochs of completion and decoder. None leaves it to an audit's budget; `run` needs a
+            number.
+        masked: largest share in [0, 1] of an image's tokens that are masked, i.e. set to zero, in training.
 
     Source: the three steps of SARA, arXiv 2609.01232; sizes and training are privkit's own, since neither the paper's
     text nor its code was available.

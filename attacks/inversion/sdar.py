@@ -23,16 +23,17 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # as in the authors' released 
 
 @dataclass(frozen=True, kw_only=True)
 class SDAR(ReconstructingAttack):
-    """Passive attack: a network learns to simulate the client's releases, with the help of the server's own segment.
+    """Train a network that simulates the client's releases, with the help of the server's own segment, and a decoder.
 
     The simulator maps the adversary's images to simulated releases. The server's frozen segment should classify
     simulated releases correctly, and a discriminator should not distinguish them from recorded releases. A decoder
     learns to reconstruct the adversary's images from simulated releases. A second discriminator should not distinguish
-    the decoder's images of recorded releases from the adversary's images. The attack sends nothing, so clients cannot
-    notice it.
+    the decoder's images of recorded releases from the adversary's images. The attack is passive: it sends nothing, so
+    clients cannot notice it.
 
     Attributes:
-        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes half of the audit's budget.
+        epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
+            audit, which takes half of its budget; `run` needs a number.
         simulator: "generic" (convolutions that use only the form of the release), or "known" (the client's architecture
             with new random weights, as in UnSplit; needs `lower`).
         learning_rate: learning rate > 0 of Adam on simulator and decoder.
@@ -70,13 +71,15 @@ class SDAR(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Required inputs: labeled images, the server's segment and, if `simulator` is "known", the segment `lower`."""
+        """Name the required fields: labeled images, the server's segment and, if `simulator` is "known", `lower`."""
         own = frozenset({"auxiliary", "auxiliary_labels", "upper"})
         return own | {"lower"} if self.simulator == "known" else own
 
     @property
     def mounting(self) -> ImageMounting:
-        """Take half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
+        """Declare how an audit runs the attack: for half of the audit's epochs, since an epoch costs twice as much as
+        in other attacks.
+        """
         return replace(
             mounted(self, 0.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),

@@ -36,7 +36,7 @@ _IGNORED = -100  # label that the cross-entropy leaves out
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDecoder(ReconstructingAttack):
-    """Predicts the word behind each released token (a vector) by a network, trained on the adversary's texts.
+    """Predict the word behind each released token (a vector) by a network, trained on the adversary's texts.
 
     The adversary sends its own texts through the clients, and also texts of random words, in which rare words occur
     often. The network starts from linear discriminants of the returned tokens. A transformer over the tokens of a text

@@ -34,8 +34,8 @@ class UnSplit(ReconstructingAttack):
         recipe: default values of the options that are None. "reduced": 25 + 25 steps in each of 40 epochs, learning
             rate 0.03 for images, no L2; seconds on a CPU. "released", as the authors': 100 + 100 steps, 1,000 epochs,
             learning rate 1e-3, L2 weight 1.
-        epochs: number ≥ 0 of epochs: steps on the images, then steps on the clone (0: mid-grey images). None takes half
-            of an audit's budget.
+        epochs: number ≥ 0 of epochs: steps on the images, then steps on the clone (0: mid-grey images). With None, an
+            audit takes half of its budget, and `run` the number of `recipe`.
         learning_rate: learning rate > 0 of Adam on the images; the clone's rate is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbouring pixels, relative to the mean squared
             error.
@@ -65,7 +65,9 @@ class UnSplit(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Take half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
+        """Declare how an audit runs the attack: for half of the audit's epochs, since an epoch costs twice as much as
+        in other attacks.
+        """
         return replace(
             mounted(self, 0.5), any_tokens=True, architecture_only=True, short_of_published=self._short_of_published()
         )
@@ -78,7 +80,7 @@ class UnSplit(ReconstructingAttack):
     def steal(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
-        """Run the attack, and also return the stolen lower segment, in evaluation mode."""
+        """Run the attack. Returns the guesses, and the clone of the lower segment in evaluation mode."""
         views = observation.views
         check_forms(self, observation)
         first = views[0]

@@ -78,7 +78,7 @@ class Vocabulary(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Required inputs: the adversary's texts, and the source of their tokens."""
+        """Name the required fields: the adversary's texts, and the `source` of their tokens."""
         return frozenset({"auxiliary", self.source})
 
     @property
