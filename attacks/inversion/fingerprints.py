@@ -57,7 +57,8 @@ class Fingerprints(ReconstructingAttack):
         sets: number ≥ 1 of these images whose token sets are collected, from 5·k sendings by every client if rows mix k
             images.
         repeats: number ≥ 1; each image is sent `repeats`·k times by every client to read its tokens.
-        components: number ≥ 1 of principal components of all tokens of an image together, as in `SeenTokens`.
+        components: number ≥ 1 of inputs of each client's regression, divided equally among an image's tokens; the
+            inputs are each token's largest principal components.
 
     The result's `curve` is one number, the MSE on two rounds of the adversary's images that are attacked as a test.
 

@@ -46,8 +46,7 @@ class Ridge(ReconstructingAttack):
         repeats: how many times ≥ 1 each of the adversary's images is sent, with fresh random draws and noise.
         components: largest number ≥ 1 of principal components that are kept. None keeps all of a release of at most
             2,000 numbers, and 400 of a larger release.
-        epochs: number ≥ 0 of epochs in which a residual network learns to correct the regression's guesses; 0 keeps
-            them.
+        epochs: number ≥ 0 of epochs in which a network learns to correct the regression's guesses; 0 keeps them.
         width: number ≥ 1 of units in each of the network's two hidden layers.
         contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
             error (`GuessError`). Under a strong defense, guesses are pale and so near to all images. A larger weight

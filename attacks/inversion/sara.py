@@ -54,6 +54,7 @@ class Completion(nn.Module):
 class Sara(ReconstructingAttack):
     """Reconstruct images from shuffled and partly missing tokens, by three networks one after another.
 
+    A token is a released vector that stands for one patch of an image.
     The first predicts each token's position (the predictor of the attack `drag_reorder`), the second completes missing
     tokens, and the third decodes images. Tokens of zeros count as missing. The second and third network learn from the
     adversary's tokens in the predicted order, with random masks, so they adapt to the predictor's mistakes. The

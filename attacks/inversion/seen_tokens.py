@@ -41,6 +41,7 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 class SeenTokens(ReconstructingAttack):
     """Guess each image by linear regression from the tokens that a mask left visible; a network refines the guesses.
 
+    A token is a released vector that stands for one patch of an image, i.e. one place.
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
     the images give the best linear guess from the tokens at any set of places. If a released row mixes images, public
     mixing weights show which tokens belong to which image; without mixing, a token of zeros was masked. If tokens were

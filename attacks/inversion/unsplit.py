@@ -30,6 +30,8 @@ _MODEL_RATE = 1e-3
 class UnSplit(ReconstructingAttack):
     """Optimize images and a clone of the lower segment, in turn, until the clone maps the images to the releases.
 
+    The lower segment is the clients' part of the network; a release is the defended output that clients send.
+
     Attributes:
         recipe: default values of the options that are None. "reduced": 25 + 25 steps in each of 40 epochs, learning
             rate 0.03 for images, no L2; seconds on a CPU. "released", as the authors': 100 + 100 steps, 1,000 epochs,

@@ -24,8 +24,8 @@ class BatchShuffle(OnSmashed[Permuted]):
     A token is the vector of one image patch, or of one word, in the smashed data.
 
     Attributes:
-        keep: share k in [0, 1]; ⌊k·N⌋ of an image's N tokens stay in its row. With 1, tokens are only shuffled inside
-            each image (patch shuffling).
+        keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. With 1, tokens are only shuffled inside each image
+            (patch shuffling).
         variant: "final_shuffle" also shuffles the tokens inside each image at the end, as in §IV-C. "algorithm_2"
             follows the printed algorithm: kept tokens come first, so the server knows their image. "kept_in_place" does
             not move kept tokens, as in §IV-C's first sentence on k, so their order is public.

@@ -98,6 +98,7 @@ class Batch:
         return replace(self, x=x, y=y, ids=ids)
 
     def to(self, device: torch.device) -> Batch:
+        """Move the records, labels and ids to `device`; the result is a new batch."""
         return replace(self, x=self.x.to(device), y=self.y.to(device), ids=self.ids.to(device))
 
     def sha256(self) -> str:

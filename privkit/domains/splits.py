@@ -33,6 +33,7 @@ class Splits:
 
     @property
     def domain(self) -> Domain:
+        """Return what one record is (an image, a token sequence or a table row); it is the same in all parts."""
         return self.private.domain
 
     def hashes(self) -> dict[str, str]:

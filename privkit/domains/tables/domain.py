@@ -70,6 +70,7 @@ class Tables:
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """Count the categories of each of the K categorical columns."""
         return tuple(len(values) for values in self.values)
 
     @property
