@@ -54,11 +54,12 @@ _KNOWN = 1_000  # most of the adversary's images that show which patch belongs t
 class Adaptive(ReconstructingAttack):
     """Combine several releases of the same images, and decode them with a decoder trained on combined releases.
 
-    A pass is one sending of all images. The lower segment is the same in all passes, and the defense draws fresh random
-    numbers in each. A message holds several rows, i.e. the released data of one image each. The decoder is trained on
-    the adversary's images, which are sent and combined in the same way as the attacked images ("victims"). We assume
-    that the server knows which rows of different passes hold the same image and, for "intersect", that these rows are
-    in the same messages. So the result is an upper bound for an adversary who must link the rows first.
+    A pass is one sending of all images. The lower segment (the clients' part of the network) is the same in all passes,
+    and the defense draws fresh random numbers in each. A message holds several rows, i.e. the released data of one
+    image each. The decoder is trained on the adversary's images, which are sent and combined in the same way as the
+    attacked images ("victims"). We assume that the server knows which rows of different passes hold the same image and,
+    for "intersect", that these rows are in the same messages. So the result is an upper bound for an adversary who must
+    link the rows first.
 
     If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
     (`own_tokens`). Then it shuffles these tokens itself instead of sending messages, and the decoder starts with the

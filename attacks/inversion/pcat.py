@@ -24,10 +24,10 @@ _CONTROL_EPOCHS = 10
 class PCAT(Checked):
     """Train a pseudo-client, whose releases the server's segment classifies correctly, and a decoder of its releases.
 
-    The pseudo-client, a substitute for the client, follows the training: each saved state of the server's segment in
-    turn must correctly classify its releases of the adversary's labeled images. The decoder learns to reconstruct
-    images from these releases, and then decodes the clients' releases. The attack sends no queries, so clients cannot
-    notice it.
+    A release is the smashed data that a client sends. The pseudo-client, a substitute for the client, follows the
+    training: each saved state of the server's segment in turn must correctly classify its releases of the adversary's
+    labeled images. The decoder learns to reconstruct images from these releases, and then decodes the clients'
+    releases. The attack sends no queries, so clients cannot notice it.
 
     Attributes:
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an

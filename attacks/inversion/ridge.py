@@ -34,11 +34,12 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 class Ridge(ReconstructingAttack):
     """Guess images by linear regression on their releases, fitted to the adversary's images; a network refines them.
 
-    A release of at most 2,000 numbers is used in full: without noise, its small components hold fine lines. A larger
-    release is projected on its largest principal components. If the adversary knows the client of each released row,
-    the attack may fit one regression per client; it does so if this guesses held-out images better. The network learns
-    from guesses at images that were left out of the regression, since only such errors resemble the errors at attacked
-    images. In table rows, each category is one number, and the category with the largest number is guessed.
+    A release is the smashed data that clients send for an image. A release of at most 2,000 numbers is used in full:
+    without noise, its small components hold fine lines. A larger release is projected on its largest principal
+    components. If the adversary knows the client of each released row, the attack may fit one regression per client; it
+    does so if this guesses held-out images better. The network learns from guesses at images that were left out of the
+    regression, since only such errors resemble the errors at attacked images. In table rows, each category is one
+    number, and the category with the largest number is guessed.
 
     Attributes:
         passes: how many times ≥ 1 the same attacked images were sent; if several times, each record's own release is

@@ -25,11 +25,11 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # as in the authors' released 
 class SDAR(ReconstructingAttack):
     """Train a network that simulates the client's releases, with the help of the server's own segment, and a decoder.
 
-    The simulator maps the adversary's images to simulated releases. The server's frozen segment should classify
-    simulated releases correctly, and a discriminator should not distinguish them from recorded releases. A decoder
-    learns to reconstruct the adversary's images from simulated releases. A second discriminator should not distinguish
-    the decoder's images of recorded releases from the adversary's images. The attack is passive: it sends nothing, so
-    clients cannot notice it.
+    A release is the smashed data that a client sends. The simulator maps the adversary's images to simulated releases.
+    The server's frozen segment should classify simulated releases correctly, and a discriminator should not distinguish
+    them from recorded releases. A decoder learns to reconstruct the adversary's images from simulated releases. A
+    second discriminator should not distinguish the decoder's images of recorded releases from the adversary's images.
+    The attack is passive: it sends nothing, so clients cannot notice it.
 
     Attributes:
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an

@@ -90,7 +90,7 @@ class SplitProtocol(Checked):
 
     @property
     def stacked(self) -> bool:
-        """Tell whether there are several upper segments (of several servers or standalone clients) in a `Stacked`."""
+        """Tell whether upper segments form a `Stacked`, as those of several servers or of standalone clients do."""
         return self.upper == "own" or self.servers > 1
 
     @property
