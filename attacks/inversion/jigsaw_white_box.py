@@ -42,8 +42,10 @@ class JigsawWhiteBox(ReconstructingAttack):
         pieces_epochs: number ≥ 0 of epochs in which the jigsaw learns (`Jigsaw.epochs`).
         epochs: number ≥ 0 of epochs of the inversion, of a hundred steps each; 0 returns its initial images, in the
             solved order. None for the default of `WhiteBox`.
-        total_variation: weight ≥ 0 of the total-variation prior of images; None as in `WhiteBox`.
-        l2: weight ≥ 0 of the mean squared distance from the initial images; None as in `WhiteBox`.
+        total_variation: weight ≥ 0 of the total-variation prior of images. None takes the value that is best on some of
+            the adversary's images if it can query, else 0.1.
+        l2: weight ≥ 0 of the mean squared distance from the initial images. None takes the value that is best on some
+            of the adversary's images if it can query, else 0.
 
     Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither the paper nor the code
     describes it.

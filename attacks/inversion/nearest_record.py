@@ -23,10 +23,10 @@ _UNDOES = frozenset({"maps", "masks", "shortens"})
 class NearestRecord(ReconstructingAttack):
     """Send the adversary's records through the defended clients, and guess the record with the most similar release.
 
-    The guess at an attacked record is thus one of the adversary's records. A release is what the clients send for it.
-    The attack needs no training and works for every kind of record. If a sequence's release has one token for each
-    token of the sequence, each token is guessed separately, possibly from many records; a table with categories is
-    guessed column by column. The distance ignores positions that public masks remove.
+    A release is the smashed data that clients send for a record. The attack needs no training and works for every kind
+    of record. If a sequence's release has one token for each token of the sequence, each token is guessed separately,
+    possibly from many records; a table with categories is guessed column by column. The distance ignores positions that
+    public masks remove.
 
     If the adversary's records include the attacked records (`--auxiliary candidates`), the attack finds which record
     each release belongs to. Under Gaussian noise of one strength, the nearest mean release belongs to the most likely

@@ -54,12 +54,11 @@ class Completion(nn.Module):
 class Sara(ReconstructingAttack):
     """Reconstruct images from shuffled and partly missing tokens, by three networks one after another.
 
-    A token is a released vector that stands for one patch of an image.
-    The first predicts each token's position (the predictor of the attack `drag_reorder`), the second completes missing
-    tokens, and the third decodes images. Tokens of zeros count as missing. The second and third network learn from the
-    adversary's tokens in the predicted order, with random masks, so they adapt to the predictor's mistakes. The
-    predictor learns from the same images: separate images did not help in measurements, since a single layer overfits
-    little.
+    A token is a released vector that stands for one patch of an image. The first network predicts each token's position
+    (the predictor of the attack `drag_reorder`), the second completes missing tokens, and the third decodes images.
+    Tokens of zeros count as missing. The second and third network learn from the adversary's tokens in the predicted
+    order, with random masks, so they adapt to the predictor's mistakes. The predictor learns from the same images:
+    separate images did not help in measurements, since a single layer overfits little.
 
     Attributes:
         predictor_epochs: number ≥ 0 of epochs of the position predictor.

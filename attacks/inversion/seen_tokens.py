@@ -41,13 +41,13 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 class SeenTokens(ReconstructingAttack):
     """Guess each image by linear regression from the tokens that a mask left visible; a network refines the guesses.
 
-    A token is a released vector that stands for one patch of an image, i.e. one place.
-    The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
-    the images give the best linear guess from the tokens at any set of places. If a released row mixes images, public
-    mixing weights show which tokens belong to which image; without mixing, a token of zeros was masked. If tokens were
-    dropped from a row, the places of the remaining tokens are recognized (`dropped_places`). The residual network is
-    trained on linear guesses at the adversary's own images. Each of these images is guessed by a regression fitted to
-    the other folds (cross-fitting), from the token places that are visible in a randomly drawn released row.
+    A token is a released vector that stands for one patch of an image, i.e. one place. The adversary sends its own
+    images until it has nearly all of their tokens. The covariances of these tokens and of the images give the best
+    linear guess from the tokens at any set of places. If a released row mixes images, public mixing weights show which
+    tokens belong to which image; without mixing, a token of zeros was masked. If tokens were dropped from a row, the
+    places of the remaining tokens are recognized (`dropped_places`). The residual network is trained on linear guesses
+    at the adversary's own images. Each of these images is guessed by a regression fitted to the other folds
+    (cross-fitting), from the token places that are visible in a randomly drawn released row.
 
     Attributes:
         repeats: largest number of times ≥ 1 that each of the adversary's images is sent.

@@ -29,9 +29,9 @@ class ModelCompletion(NamingAttack):
 
     The adversary is a client without labels: it owns the lower segment and all of its records, and knows the labels of
     a few of them. Training also uses the unlabeled records. The adversary is passive: it follows the protocol in
-    training. A defense of the release does not stop it, since
-    the client sees its own smashed data before the defense. The published active variant is not implemented: there, a
-    party of a vertical split inflates its own steps to make the server rely on this party.
+    training. A defense of the release does not stop it, since the client sees its own smashed data before the defense.
+    The published active variant is not implemented: there, a party of a vertical split inflates its own steps to make
+    the server rely on this party.
 
     Attributes:
         positive: the label, an integer ≥ 0, whose records get the highest scores.
