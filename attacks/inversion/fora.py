@@ -37,7 +37,7 @@ class FORA(ReconstructingAttack):
 
     Attributes:
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
-            audit, which takes 1.5 times its budget; `run` needs a number.
+            audit, which takes 1.5 times its budget of epochs; `run` needs a number.
         recipe: "strong" (logistic discriminator) or "released" (the authors' Wasserstein critic with gradient penalty).
         mmd_weight: weight w in [0, 1] of the discrepancy; the discriminator has the weight 1 − w.
         learning_rate: learning rate > 0 of Adam on simulator and decoder; None for 1e-3 ("strong") or 1e-4
@@ -46,8 +46,8 @@ class FORA(ReconstructingAttack):
             ("released").
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
-            several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. If records
+            were mixed or sent several times, the attack first solves for each record's own release.
 
     A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on simulated releases of the
     held-out images, which does not show how close the simulator is to the client.

@@ -43,7 +43,7 @@ class MixturePosterior(ReconstructingAttack):
     one image are also supported.
 
     Attributes:
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass.
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another.
         repeats: how many times ≥ 1 each of the adversary's images is sent.
         components: largest number ≥ 1 of principal components of images. With many clients or positions it is reduced,
             so that the equations have at most 2²⁶ coefficients.

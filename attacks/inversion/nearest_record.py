@@ -36,8 +36,8 @@ class NearestRecord(ReconstructingAttack):
     Attributes:
         repeats: how many times ≥ 1 each of the adversary's records is sent; its releases are averaged, so their noise
             shrinks by √repeats.
-        passes: how many times ≥ 1 the same attacked records were sent, pass after pass. A record's releases are
-            averaged.
+        passes: how many times ≥ 1 the same attacked records were sent, one complete sending after another. A record's
+            releases are averaged.
 
     Source: that the nearest neighbor in feature space is a lower bound of leakage is folklore; this form is privkit's.
     """

@@ -31,15 +31,15 @@ class PCAT(Checked):
 
     Attributes:
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
-            audit, which takes 1.5 times its budget; `run` needs a number.
+            audit, which takes 1.5 times its budget of epochs; `run` needs a number.
         mmd_weight: weight ≥ 0 of the discrepancy (`mk_mmd`) between the pseudo-client's and the recorded releases,
             relative to the cross-entropy. The paper does not have this term. At 0, many pseudo-clients are classified
             correctly although their releases differ from the clients' releases.
         learning_rate: learning rate > 0 of Adam on pseudo-client and decoder.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
-            several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. If records
+            were mixed or sent several times, the attack first solves for each record's own release.
 
     If labels are sent unmixed with the releases, each step takes as many of the adversary's images as recorded rows,
     with the same labels: the paper's label alignment. Without saved states of the server's segment, only its final

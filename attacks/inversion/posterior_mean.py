@@ -50,7 +50,7 @@ class PosteriorMean(ReconstructingAttack):
     Attributes:
         repeats: how many times ≥ 4 each of the adversary's images is sent. A quarter of these releases gives the
             principal components; the number n of the other releases must be at least `passes`.
-        passes: how many times R ≥ 1 the same attacked images were sent, pass after pass.
+        passes: how many times R ≥ 1 the same attacked images were sent, one complete sending after another.
         components: largest number ≥ 1 of principal components.
         epochs: number ≥ 0 of epochs over the adversary's images without one held-out round; 0 for the mean image. The
             result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). If the last

@@ -33,7 +33,7 @@ class SDAR(ReconstructingAttack):
 
     Attributes:
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
-            audit, which takes half of its budget; `run` needs a number.
+            audit, which takes half of its budget of epochs; `run` needs a number.
         simulator: "generic" (convolutions that use only the form of the release), or "known" (the client's architecture
             with new random weights, as in UnSplit; needs `lower`).
         learning_rate: learning rate > 0 of Adam on simulator and decoder.
@@ -44,8 +44,8 @@ class SDAR(ReconstructingAttack):
         flip: share in [0, 1) of auxiliary labels replaced by random ones in each step, against overfitting.
         width: number ≥ 1 of channels of the first layers.
         batch: number ≥ 2 of images in a step.
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
-            several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. If records
+            were mixed or sent several times, the attack first solves for each record's own release.
 
     If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the
     auxiliary images is held out. The result's `curve` is the decoder's MSE on simulated releases of the held-out

@@ -61,7 +61,8 @@ class TokenSearch(ReconstructingAttack):
     Attributes:
         epochs: number ≥ 0 of times that the search visits all places.
         candidates: number ≥ 1 of words tried at each place in the first epoch; it doubles with each further epoch.
-        passes: how many times ≥ 1 the same attacked texts were sent, pass after pass. A text's releases are averaged.
+        passes: how many times ≥ 1 the same attacked texts were sent, one complete sending after another. A text's
+            releases are averaged.
 
     The result's `curve` is the mean squared difference between release and output after each epoch, as a share of the
     release's variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.

@@ -40,11 +40,11 @@ class Union(ReconstructingAttack):
     tokens are released without noise.
 
     Attributes:
-        passes: how many times ≥ 2 the same attacked records were sent, pass after pass.
+        passes: how many times ≥ 2 the same attacked records were sent, one complete sending after another.
         decoder: network that maps a set of tokens to an image, a name as in `BlackBox`. None is "mae" if tokens of the
             adversary's images come back in their places, and "set" otherwise.
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images. None leaves it to an audit, which takes
-            twice its budget; `run` needs a number.
+            twice its budget of epochs; `run` needs a number.
         doublings: largest number of times that the epochs are doubled, as long as this lowers the error on held-out
             images by more than 5 %; None trains in one learning-rate cycle.
 

@@ -47,7 +47,7 @@ class Unmix(ReconstructingAttack):
     and that the lower segment does not change. Without mixing it averages the passes, also if they are masked.
 
     Attributes:
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass.
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another.
         decoder: network that maps smashed data to images, a name as in `BlackBox`; None takes the same default.
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images. None leaves it to an audit's budget;
             `run` needs a number.

@@ -37,7 +37,7 @@ class UnSplit(ReconstructingAttack):
             rate 0.03 for images, no L2; seconds on a CPU. "released", as the authors': 100 + 100 steps, 1,000 epochs,
             learning rate 1e-3, L2 weight 1.
         epochs: number ≥ 0 of epochs: steps on the images, then steps on the clone (0: mid-grey images). With None, an
-            audit takes half of its budget, and `run` the number of `recipe`.
+            audit takes half of its budget of epochs, and `run` the number of `recipe`.
         learning_rate: learning rate > 0 of Adam on the images; the clone's rate is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbouring pixels, relative to the mean squared
             error.

@@ -88,9 +88,9 @@ class WhiteBox(ReconstructingAttack):
             and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature ≥ 0 of the final order, in nats. At 0 each place gets one token (Hungarian); above 0 it
             gets a blend of likely tokens (Sinkhorn), which has a smaller squared error, but blurred structure.
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. The releases of an image are
-            averaged first; with public masks, each position is averaged over the passes that kept it. If images are
-            mixed, one guess at an image must explain all releases that contain it.
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. The releases
+            of an image are averaged first; with public masks, each position is averaged over the passes that kept it.
+            If images are mixed, one guess at an image must explain all releases that contain it.
         parallel: number ≥ 1 of images optimized at a time.
 
     The result's `curve` is the attack's objective after each hundred steps: the matching error as a share of the
