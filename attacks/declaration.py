@@ -11,7 +11,8 @@ from privkit.shared.measures import KINDS
 
 
 def check_declared(attack: AnyAttack) -> None:
-    """Check that an attack declares all that the protocol `privkit.attacks.base.Attack` requires.
+    """Check that `attack` declares all that the protocol `privkit.attacks.base.Attack` requires, such as the fields of
+    the observation that it needs.
 
     The first declaration that is missing or wrong raises a `TypeError`, which says what is allowed.
 

@@ -18,16 +18,17 @@ _CONTROL_CANARIES, _CONTROL_SIZE = 400, 16
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryObservation(Observation):
-    """The adversary's data on K canaries: records that were inserted or not, by secret coin flips.
+    """Holds the adversary's data on K canaries: records that were inserted or not, by secret coin flips.
 
-    If canary i was not inserted, its counterpart was sent: another record, or the same record with another label.
+    If canary i was not inserted, a counterpart was sent: another record, or the same record with another label. Each
+    canary (or counterpart) was sent R times. The adversary must guess the coin flips.
 
     Attributes:
-        rows: int64 [R, K], the released row (counted over all views) that held canary i or its counterpart the r-th
-            time.
-        present: the noise-free content of the row with the canary, float [K, ...], or [R, K, ...] if it varies: clamped
-            or clipped smashed data, or the gradient that is sent for it.
-        absent: the noise-free content of the same row with the canary's counterpart, with the shape of `present`.
+        rows: int64 [R, K]; rows[r, i] is the released row, counted over all views, that held canary i or the
+            counterpart for the r-th time.
+        present: content of this row before noise, if it holds the canary: clamped or clipped smashed data, or the
+            returned gradient; float [K, ...], or [R, K, ...] if it differs between times.
+        absent: content of the same row before noise, if it holds the counterpart, with the shape of `present`.
     """
 
     rows: Tensor

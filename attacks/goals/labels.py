@@ -27,17 +27,17 @@ Epoch = Annotated[int, Ge(-_MOST), Le(_MOST)] | Literal["pooled", "every"]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelObservation(Observation):
-    """The data that an adversary who infers labels may have; an unknown field is None.
+    """Holds the data that an adversary who infers labels may have; an unknown field is None.
 
-    The N rows are the released rows of all views, one after another; L is the number of labels.
+    A released row is the smashed data of one record, or of several mixed records. The N rows are the released rows of
+    all views (rounds), one after another; L is the number of labels.
 
     Attributes:
-        upper: the server's segment or, for a client, a surrogate: smashed data -> logits [N, L].
-        lower: the client's own lower segment.
+        upper: the server's segment or, for a client, a substitute for it: smashed data -> logits [N, L].
+        lower: the client's own lower segment: images -> smashed data.
         lower_weights: state dict of `lower` in the round of each view; None if it never changed.
-        auxiliary: the client's own images [N, ...], one for each row.
-        known_rows: int64 [K], the indices of the K rows whose labels the adversary knows (a client knows its own), or
-            None.
+        auxiliary: the client's own images, float [N, ...], one for each row.
+        known_rows: int64 [K], the indices of the K rows whose labels the adversary knows, or None.
         known_labels: int64 [K], the labels of these K rows.
         own_labels: int64 [N], the label of the client's own record in each row. An attack that declares this field
             infers the label of the one other record whose loss is in the row's gradient.

@@ -24,14 +24,14 @@ Fit = Callable[[Tensor, Tensor, Generator], Predict]
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipObservation(Observation):
-    """The data of an adversary who infers which records took part in training: the trained model, and N candidates.
+    """Holds the data of an adversary who infers which records took part in training: a trained model, N candidates.
 
     Attributes:
-        candidates: images [N, C, H, W]; the attack asks which of them are members.
+        candidates: images [N, C, H, W] in [0, 1]; the attack asks which of them are members, i.e. were trained on.
         candidate_labels: labels of the candidates, int64 [N].
-        predict: function from images to the attacked model's logits.
-        fit: function that trains a shadow model (a model like the attacked one) on given images; None if the adversary
-            cannot.
+        predict: the attacked model as a function: images [N, C, H, W] -> logits [N, L] for L labels.
+        fit: function (images, labels, generator) -> a function like `predict`. It trains a shadow model, i.e. a model
+            like the attacked one, on these images. None if the adversary cannot train one.
     """
 
     candidates: Tensor

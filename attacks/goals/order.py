@@ -12,11 +12,11 @@ from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, n
 
 @dataclass(frozen=True, kw_only=True)
 class Permutation:
-    """A guess at the order that a shuffle hides.
+    """Holds a guess at the order of tokens that a shuffle hides.
 
     Attributes:
-        source: int64 [N, T], for each of T tokens in each of N released rows the place from which it is guessed to
-            come: value v is token v % T of image v // T, counted from 0 within a message (the rows that are shuffled
+        source: the guessed original place of each of T tokens in each of N released rows, int64 [N, T]. Value v stands
+            for token v % T of image v // T; images are counted from 0 within a message (the rows that are shuffled
             together).
     """
 

@@ -34,23 +34,26 @@ _DATA_RANGE = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class ImageObservation(Observation):
-    """The data that an adversary who reconstructs private images may have; an unknown field is None.
+    """Holds the data that an adversary who reconstructs private images may have; an unknown field is None.
 
-    For token sequences and tables, the same fields hold records [M, ...] instead of images.
+    For token sequences and tables, the same fields hold records [M, ...] instead of images. A network is cut into the
+    clients' lower segment and the server's upper segment; the smashed data that clients send are the release.
 
     Attributes:
+        image_shape: shape of one private record, (C, H, W) for images.
         columns: for table rows, the number of categories of each column, 0 for a dense (numeric) one; empty otherwise.
         words: for token sequences, the number of words in the public vocabulary; 0 if it is unknown.
         auxiliary: the adversary's M images [M, C, H, W] in [0, 1].
         auxiliary_labels: labels of the auxiliary images, int64 [M].
-        query: function that runs the clients' *defended* lower segments on a round of the adversary's images.
+        query: function (images [N, C, H, W] of one round, generator) -> `QueryResult`: the clients' *defended* lower
+            segments run on the adversary's images.
         rules: which queries the threat model allows.
-        lower: a client's lower segment itself (white box).
+        lower: a client's lower segment itself, with the trained weights (white box).
         upper: the server's own segment: smashed data -> logits [N, L] for N rows and L labels.
         upper_history: copies of the server's segment from its training, the oldest first.
         clients: the clients at the start of training, for an attack that takes over the training.
-        imitate: differentiable function that applies the clients' defense to one round of smashed data [N, ...], with
-            the adversary's own random numbers; the result has the same shape.
+        imitate: differentiable function (smashed data [N, ...] of one round, generator) -> defended smashed data
+            [N, ...], by which the adversary applies the clients' defense with random numbers of its own.
         memory: cache of what earlier attacks computed from the same records; it saves work and does not change results.
     """
 
@@ -69,7 +72,9 @@ class ImageObservation(Observation):
     memory: Memory | None = None
 
     def seen_through(self, change: Callable[[View], View]) -> ImageObservation:
-        """The observation after `change` is applied to every view, including the views in answers to queries."""
+        """Return the observation after `change` is applied to every view (the messages of a round), including the views
+        in answers to queries.
+        """
         ask = self.query
 
         def query(images: Tensor, draws: Generator) -> QueryResult:
@@ -79,18 +84,21 @@ class ImageObservation(Observation):
         return replace(self, views=[change(view) for view in self.views], query=None if ask is None else query)
 
     def of_usual_size(self) -> ImageObservation:
-        """The observation with all releases multiplied by one public factor, which gives their numbers a usual size."""
+        """Return the observation with all releases multiplied by one power of 2, so that their standard deviation is
+        about 1. If it lies in [1/8, 8] already, nothing changes.
+        """
         unit = usual_unit(torch.cat([view.smashed.flatten() for view in self.views]))
         return self if unit == 1 else self.seen_through(lambda view: replace(view, smashed=view.smashed * unit))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reconstruction:
-    """Guesses at the private images.
+    """Holds an attack's guesses at the private images.
 
     Attributes:
-        images: float32 [N·k, C, H, W] in [0, 1], or records in the form of the auxiliary records, for N released rows
-            (over all views) that mix k images each; entry n·k + i is the guess at the i-th image of row n.
+        images: the guessed images, float32 [N·k, C, H, W] in [0, 1], or records in the form of the auxiliary records,
+            for N released rows (over all views) that mix k images each; entry n·k + i is the guess at the i-th image of
+            row n.
         curve: the attack's objective on held-out *auxiliary* images after each epoch (MSE of pixels in [0, 1], lower
             means a stronger attack); empty for attacks without training.
         converged: whether doubling the training lowered the objective by at most 5 %

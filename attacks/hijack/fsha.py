@@ -29,11 +29,11 @@ _RECIPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FSHA(ReconstructingAttack):
-    """Feature-space hijacking: the server trains the clients so that their releases resemble its own encoder's.
+    """Hijack the training, as a malicious server, so that the clients' releases resemble those of its own encoder.
 
-    A discriminator learns to distinguish the clients' releases from the releases of the server's encoder (the "pilot"),
-    and its gradient is sent to the clients. A decoder, trained with the pilot on the server's own images, then decodes
-    the clients' releases.
+    A release is the smashed data that a client sends. A discriminator learns to distinguish the clients' releases from
+    the releases of the server's encoder (the "pilot"), and its gradient is sent to the clients. A decoder, trained with
+    the pilot on the server's own images, then decodes the clients' releases.
 
     Attributes:
         recipe: default values of the options that are None. "strong": 500 rounds, for a CPU, with the labels that

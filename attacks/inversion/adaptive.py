@@ -52,13 +52,14 @@ _KNOWN = 1_000  # most of the adversary's images that show which patch belongs t
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(ReconstructingAttack):
-    """Combines several releases of the same images, and decodes them with a decoder trained on combined releases.
+    """Combine several releases of the same images, and decode them with a decoder trained on combined releases.
 
-    A pass is one sending of all images. The lower segment is the same in all passes, and the defense draws fresh random
-    numbers in each. A message holds several rows, i.e. the released data of one image each. The decoder is trained on
-    the adversary's images, which are sent and combined in the same way as the attacked images ("victims"). We assume
-    that the server knows which rows of different passes hold the same image and, for "intersect", that these rows are
-    in the same messages. So the result is an upper bound for an adversary who must link the rows first.
+    A pass is one sending of all images. The lower segment (the clients' part of the network) is the same in all passes,
+    and the defense draws fresh random numbers in each. A message holds several rows, i.e. the released data of one
+    image each. The decoder is trained on the adversary's images, which are sent and combined in the same way as the
+    attacked images ("victims"). We assume that the server knows which rows of different passes hold the same image and,
+    for "intersect", that these rows are in the same messages. So the result is an upper bound for an adversary who must
+    link the rows first.
 
     If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
     (`own_tokens`). Then it shuffles these tokens itself instead of sending messages, and the decoder starts with the
@@ -73,10 +74,14 @@ class Adaptive(ReconstructingAttack):
             of a message compete for the message's tokens. "as_released": see below. "auto": "average" if the
             adversary's images return with their tokens in position or with public masks; otherwise "pool" if rows
             contain the same tokens in each pass, or if a message is too large for "intersect"; otherwise "intersect".
-        decoder: as in `BlackBox`, but None means "set" if tokens are matched, pooled or intersected.
-        epochs: number ≥ 0 of epochs over the auxiliary images; None takes the number from the audit's budget.
-        doublings: as in `BlackBox`.
-        augment: as in `BlackBox`.
+        decoder: network that maps combined releases to images, a name as in `BlackBox`. None means "set" if tokens are
+            matched, pooled or intersected, and otherwise the default of `BlackBox`.
+        epochs: number ≥ 0 of epochs over the adversary's images. None leaves it to an audit's budget; `run` needs a
+            number.
+        doublings: largest number of times that the epochs are doubled, as long as this lowers the error on held-out
+            images by more than 5 %; None trains in one learning-rate cycle.
+        augment: changes of the adversary's images in training: "none", "crop" (random shifts) or "crop_flip" (also
+            horizontal flips).
         align: whether "average" matches tokens first; None decides by a trial on the adversary's images.
         read: largest number ≥ 0 of the adversary's images whose tokens are read; None for all. If a shuffle mixes the
             images of a message, reading takes at least one message for each image.

@@ -40,15 +40,18 @@ COMPILE_FROM_STEPS = 2_000  # least steps at which torch.compile saves time
 
 @dataclass(frozen=True, kw_only=True)
 class BlackBox(ReconstructingAttack):
-    """A decoder network, trained on the adversary's images and the defended clients' releases of them.
+    """Train a decoder network on the adversary's images and the defended clients' releases of them, and decode with it.
+
+    The adversary gets these releases (smashed data) by queries: it sends its own images, here called auxiliary, through
+    the clients, who apply their defense.
 
     Attributes:
         decoder: "mae" (the MAE decoder; with a mask token for each patch if tokens were dropped or merged), "released"
             (the variant in the authors' repository), "set" (ignores the order of an image's tokens), "message" (ignores
             the order of all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix". None means "mae"
             for tokens, and "autoencoder" for feature maps and vectors.
-        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained decoder); None takes the number from the
-            audit's budget.
+        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained decoder). None leaves it to an audit's
+            budget; `run` needs a number.
         doublings: largest number of times that the epochs are doubled, as long as a doubling lowers the held-out error
             by more than 5 %; see `privkit.attacks.fit.fit_doubling`. None trains in one learning-rate cycle.
         augment: "none"; "crop" for random shifts by an eighth of the side (as in the authors' code, 28 of 224); or
@@ -105,7 +108,7 @@ class BlackBox(ReconstructingAttack):
         session: Session | None = None,
         begin: Callable[[Decoder], object] = lambda decoder: None,
     ) -> Reconstruction:
-        """Run the attack; the function `begin` first puts prior knowledge into the new decoder."""
+        """Run the attack as `run` does, but first call `begin` with the new decoder, to put prior knowledge into it."""
         epochs = planned_epochs(self.epochs)
         check_inputs(self, observation)
         device = observation.views[0].smashed.device

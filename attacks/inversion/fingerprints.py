@@ -42,6 +42,8 @@ _NUMBERS_AT_ONCE = 2**24
 class Fingerprints(ReconstructingAttack):
     """Find the client and place of each token in a shuffled mixture, by the distributions of each client's tokens.
 
+    A token is a released vector that stands for one patch of an image. A released row may mix the tokens of k images.
+
     The adversary sends its own images many times. Tokens of one image that appear again in several mixtures with the
     same client form an unordered set; maps from the image's content to its tokens (`TokenMaps`) give their places.
     These maps then locate the tokens in all released rows of the adversary's images, which gives a distribution of
@@ -55,7 +57,8 @@ class Fingerprints(ReconstructingAttack):
         sets: number ≥ 1 of these images whose token sets are collected, from 5·k sendings by every client if rows mix k
             images.
         repeats: number ≥ 1; each image is sent `repeats`·k times by every client to read its tokens.
-        components: number ≥ 1 of principal components of all tokens of an image together, as in `SeenTokens`.
+        components: number ≥ 1 of inputs of each client's regression, divided equally among an image's tokens; the
+            inputs are each token's largest principal components.
 
     The result's `curve` is one number, the MSE on two rounds of the adversary's images that are attacked as a test.
 

@@ -38,7 +38,7 @@ class MidGrey(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class MeanImage(ReconstructingAttack):
-    """Guess the mean of the adversary's images for every attacked image: the best constant guess under MSE.
+    """Guess the mean of the adversary's images for every attacked image: the best constant guess under squared error.
 
     Source: the error of the best constant predictor is the variance of the data.
     """

@@ -27,15 +27,17 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # as in the authors' released s
 
 @dataclass(frozen=True, kw_only=True)
 class FORA(ReconstructingAttack):
-    """Passive attack without queries: a network learns to simulate the client's releases, and a decoder learns from it.
+    """Train a network that simulates the client's releases, without queries, and a decoder that learns from it.
 
-    The simulator maps the adversary's images to simulated releases. It is trained so that a discriminator cannot
-    distinguish simulated from recorded releases, and so that the multi-kernel discrepancy (`mk_mmd`) between the two is
-    small. The decoder learns to reconstruct images from simulated releases, and then decodes the recorded releases. The
-    attack uses neither queries nor labels nor a segment of the server.
+    A release is the smashed data that a client sends. The simulator maps the adversary's images to simulated releases.
+    It is trained so that a discriminator cannot distinguish simulated from recorded releases, and so that the
+    multi-kernel discrepancy (`mk_mmd`) between the two is small. The decoder learns to reconstruct images from
+    simulated releases, and then decodes the recorded releases. The attack is passive: it uses neither queries nor
+    labels nor a segment of the server.
 
     Attributes:
-        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
+        epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
+            audit, which takes 1.5 times its budget of epochs; `run` needs a number.
         recipe: "strong" (logistic discriminator) or "released" (the authors' Wasserstein critic with gradient penalty).
         mmd_weight: weight w in [0, 1] of the discrepancy; the discriminator has the weight 1 − w.
         learning_rate: learning rate > 0 of Adam on simulator and decoder; None for 1e-3 ("strong") or 1e-4
@@ -44,8 +46,8 @@ class FORA(ReconstructingAttack):
             ("released").
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
-            several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. If records
+            were mixed or sent several times, the attack first solves for each record's own release.
 
     A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on simulated releases of the
     held-out images, which does not show how close the simulator is to the client.
@@ -70,7 +72,9 @@ class FORA(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Take 1.5 times the audit's epochs, because two networks must converge before the decoder is useful."""
+        """Declare how an audit runs the attack: for 1.5 times the audit's epochs, because two networks must converge
+        before the decoder is useful.
+        """
         return replace(
             mounted(self, 1.5, _CONTROL_STEPS),
             passes=self.passes,

@@ -27,20 +27,25 @@ from privkit.constraints import Probability, Whole
 class JigsawWhiteBox(ReconstructingAttack):
     """Solve the order of shuffled tokens, within images or whole messages, then invert the ordered release.
 
+    A token is a released vector, at first one per patch of an image. `Jigsaw` solves the order; `WhiteBox` optimizes
+    images until the known lower segment (the clients' part of the network) maps them to the ordered release.
+
     If the clients run a block after the defense, its effect is undone first (`known_lower.before_block`), in the
     recorded releases and in answers to queries. If the adversary can query, the weights of the image priors are chosen
     on some of its own images. The jigsaw did not learn from these images, and orders their releases with some mistakes.
     So the chosen weights suit an order with some misplaced tokens, which needs stronger priors.
 
     Attributes:
-        pairs: how the jigsaw scores pairs of tokens, as in `Jigsaw`.
-        keep: share in [0, 1] of tokens that stay in their image's row, as in `Jigsaw`.
-        kicks: number ≥ 0 of rounds of ruin-and-recreate search, as in `Jigsaw`.
-        pieces_epochs: number ≥ 0 of epochs of the jigsaw (`Jigsaw.epochs`).
-        epochs: number ≥ 0 of epochs of the inversion, as in `WhiteBox`; 0 returns its initial images, in the solved
-            order.
-        total_variation: weight ≥ 0 of the total-variation prior, as in `WhiteBox`.
-        l2: weight ≥ 0 of the l2 prior, as in `WhiteBox`.
+        pairs: how the jigsaw scores which tokens are neighbors: "learned", "joint", "auto" or "edges", as in `Jigsaw`.
+        keep: share in [0, 1] of tokens that certainly stay in their image's row; None estimates it, as in `Jigsaw`.
+        kicks: number ≥ 0 of rounds in which the search destroys and rebuilds a part of the arrangement.
+        pieces_epochs: number ≥ 0 of epochs in which the jigsaw learns (`Jigsaw.epochs`).
+        epochs: number ≥ 0 of epochs of the inversion, of a hundred steps each; 0 returns its initial images, in the
+            solved order. None for the default of `WhiteBox`.
+        total_variation: weight ≥ 0 of the total-variation prior of images. None takes the value that is best on some of
+            the adversary's images if it can query, else 0.1.
+        l2: weight ≥ 0 of the mean squared distance from the initial images. None takes the value that is best on some
+            of the adversary's images if it can query, else 0.
 
     Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither the paper nor the code
     describes it.

@@ -32,7 +32,7 @@ _WIDEST = 2**13  # most numbers of a release whose covariances are estimated
 
 @dataclass(frozen=True, kw_only=True)
 class MixturePosterior(ReconstructingAttack):
-    """The expected image behind mixed releases, in one Gaussian model of all clients, refined by a small network.
+    """Compute the expected images behind mixed releases, in one Gaussian model of all clients, and refine them.
 
     Client c sends z = M_c·φ(x) + e for an image x, where φ(x) holds the image's largest principal components and a 1,
     and e is the map's error. A released row is the sum of λ_k·z_k over its mixed images, with public weights λ_k, plus
@@ -43,13 +43,13 @@ class MixturePosterior(ReconstructingAttack):
     one image are also supported.
 
     Attributes:
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass.
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another.
         repeats: how many times ≥ 1 each of the adversary's images is sent.
         components: largest number ≥ 1 of principal components of images. With many clients or positions it is reduced,
             so that the equations have at most 2²⁶ coefficients.
         played: how many times ≥ 1 each of the adversary's images is attacked as a test, which gives examples to the
             network.
-        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the Gaussian model's guesses.
+        epochs: number ≥ 0 of epochs in which a network learns to correct the guesses; 0 keeps the Gaussian model's.
         width: number ≥ 1 of units in each of the network's two hidden layers.
 
     Four models are fitted, each without a quarter of the adversary's images. The models' errors at left-out images
@@ -73,7 +73,9 @@ class MixturePosterior(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Train for few steps in control experiments; there is no untrained version, as the posterior is learned."""
+        """Declare how an audit runs the attack: control experiments (tests of the attack) train it for few steps. There
+        is no untrained version, as the posterior is learned.
+        """
         return Mounting(
             passes=self.passes,
             undoes=frozenset({"maps", "scales", "masks", "mixes"}),

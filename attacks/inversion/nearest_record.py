@@ -23,9 +23,10 @@ _UNDOES = frozenset({"maps", "masks", "shortens"})
 class NearestRecord(ReconstructingAttack):
     """Send the adversary's records through the defended clients, and guess the record with the most similar release.
 
-    The attack needs no training and works for every kind of record. If a sequence's release has one token for each
-    token of the sequence, each token is guessed separately, possibly from many records; a table with categories is
-    guessed column by column. The distance ignores positions that public masks remove.
+    A release is the smashed data that clients send for a record. The attack needs no training and works for every kind
+    of record. If a sequence's release has one token for each token of the sequence, each token is guessed separately,
+    possibly from many records; a table with categories is guessed column by column. The distance ignores positions that
+    public masks remove.
 
     If the adversary's records include the attacked records (`--auxiliary candidates`), the attack finds which record
     each release belongs to. Under Gaussian noise of one strength, the nearest mean release belongs to the most likely
@@ -35,8 +36,8 @@ class NearestRecord(ReconstructingAttack):
     Attributes:
         repeats: how many times ≥ 1 each of the adversary's records is sent; its releases are averaged, so their noise
             shrinks by √repeats.
-        passes: how many times ≥ 1 the same attacked records were sent, pass after pass. A record's releases are
-            averaged.
+        passes: how many times ≥ 1 the same attacked records were sent, one complete sending after another. A record's
+            releases are averaged.
 
     Source: that the nearest neighbor in feature space is a lower bound of leakage is folklore; this form is privkit's.
     """

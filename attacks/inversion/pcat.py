@@ -22,23 +22,24 @@ _CONTROL_EPOCHS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class PCAT(Checked):
-    """Trains a pseudo-client, whose releases the server's segment classifies correctly, and a decoder of its releases.
+    """Train a pseudo-client, whose releases the server's segment classifies correctly, and a decoder of its releases.
 
-    The pseudo-client, a substitute for the client, follows the training: each saved state of the server's segment in
-    turn must correctly classify its releases of the adversary's labeled images. The decoder learns to reconstruct
-    images from these releases, and then decodes the clients' releases. The attack sends no queries, so clients cannot
-    notice it.
+    A release is the smashed data that a client sends. The pseudo-client, a substitute for the client, follows the
+    training: each saved state of the server's segment in turn must correctly classify its releases of the adversary's
+    labeled images. The decoder learns to reconstruct images from these releases, and then decodes the clients'
+    releases. The attack sends no queries, so clients cannot notice it.
 
     Attributes:
-        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
+        epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
+            audit, which takes 1.5 times its budget of epochs; `run` needs a number.
         mmd_weight: weight ≥ 0 of the discrepancy (`mk_mmd`) between the pseudo-client's and the recorded releases,
             relative to the cross-entropy. The paper does not have this term. At 0, many pseudo-clients are classified
             correctly although their releases differ from the clients' releases.
         learning_rate: learning rate > 0 of Adam on pseudo-client and decoder.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
-            several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. If records
+            were mixed or sent several times, the attack first solves for each record's own release.
 
     If labels are sent unmixed with the releases, each step takes as many of the adversary's images as recorded rows,
     with the same labels: the paper's label alignment. Without saved states of the server's segment, only its final
@@ -63,12 +64,12 @@ class PCAT(Checked):
 
     @property
     def uses(self) -> frozenset[str]:
-        """Optional inputs: the defense's public behavior; unless `epochs` is 0, the server segment's history."""
+        """Name the optional fields: the defense's public behavior; if `epochs` > 0, the history of `upper`."""
         return frozenset({"imitate"}) if self.epochs == 0 else frozenset({"imitate", "upper_history"})
 
     @property
     def mounting(self) -> ImageMounting:
-        """Take 1.5 times the audit's epochs, since an epoch is cheap."""
+        """Declare how an audit runs the attack: for 1.5 times the audit's epochs, since an epoch is cheap."""
         return replace(
             mounted(self, 1.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),

@@ -28,11 +28,11 @@ _WORTH = 1.05  # least ratio of signal-to-noise with and without a clamp for whi
 class PosteriorMean(ReconstructingAttack):
     """Guess the mean of all images that could have given a noisy release, by a network trained on noisy releases.
 
-    The adversary sends each of its images many times. The mean release of an image contains hardly any noise, and a
-    release minus this mean is a sample of the noise. Any mean plus any noise sample is a training example, so the
-    network sees far more noisy releases than were sent. A release enters the network by its coordinates along the
-    largest principal components of the means. The noise must not depend on the image: with secret masks, for example,
-    the attack learns the wrong mean.
+    A release is the smashed data that clients send for an image. The adversary sends each of its images many times. The
+    mean release of an image contains hardly any noise, and a release minus this mean is a sample of the noise. Any mean
+    plus any noise sample is a training example, so the network sees far more noisy releases than were sent. A release
+    enters the network by its coordinates along the largest principal components of the means. The noise must not depend
+    on the image: with secret masks, for example, the attack learns the wrong mean.
 
     If noise has heavy tails, its large values carry little information: under strong Laplace noise, the signs of the
     numbers alone are worth as much as a release with half of the noise's variance. So released numbers are clamped at
@@ -50,7 +50,7 @@ class PosteriorMean(ReconstructingAttack):
     Attributes:
         repeats: how many times ≥ 4 each of the adversary's images is sent. A quarter of these releases gives the
             principal components; the number n of the other releases must be at least `passes`.
-        passes: how many times R ≥ 1 the same attacked images were sent, pass after pass.
+        passes: how many times R ≥ 1 the same attacked images were sent, one complete sending after another.
         components: largest number ≥ 1 of principal components.
         epochs: number ≥ 0 of epochs over the adversary's images without one held-out round; 0 for the mean image. The
             result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). If the last

@@ -32,13 +32,14 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 
 @dataclass(frozen=True, kw_only=True)
 class Ridge(ReconstructingAttack):
-    """Linear regression from releases to images, fitted on the adversary's images; a network refines its guesses.
+    """Guess images by linear regression on their releases, fitted to the adversary's images; a network refines them.
 
-    A release of at most 2,000 numbers is used in full: without noise, its small components hold fine lines. A larger
-    release is projected on its largest principal components. If the adversary knows the client of each released row,
-    the attack may fit one regression per client; it does so if this guesses held-out images better. The network learns
-    from guesses at images that were left out of the regression, since only such errors resemble the errors at attacked
-    images. In table rows, each category is one number, and the category with the largest number is guessed.
+    A release is the smashed data that clients send for an image. A release of at most 2,000 numbers is used in full:
+    without noise, its small components hold fine lines. A larger release is projected on its largest principal
+    components. If the adversary knows the client of each released row, the attack may fit one regression per client; it
+    does so if this guesses held-out images better. The network learns from guesses at images that were left out of the
+    regression, since only such errors resemble the errors at attacked images. In table rows, each category is one
+    number, and the category with the largest number is guessed.
 
     Attributes:
         passes: how many times ≥ 1 the same attacked images were sent; if several times, each record's own release is
@@ -46,7 +47,7 @@ class Ridge(ReconstructingAttack):
         repeats: how many times ≥ 1 each of the adversary's images is sent, with fresh random draws and noise.
         components: largest number ≥ 1 of principal components that are kept. None keeps all of a release of at most
             2,000 numbers, and 400 of a larger release.
-        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the regression's guesses.
+        epochs: number ≥ 0 of epochs in which a network learns to correct the regression's guesses; 0 keeps them.
         width: number ≥ 1 of units in each of the network's two hidden layers.
         contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
             error (`GuessError`). Under a strong defense, guesses are pale and so near to all images. A larger weight
@@ -82,7 +83,9 @@ class Ridge(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Train for few steps in control experiments; there is no untrained version, as the regression is learned."""
+        """Declare how an audit runs the attack: control experiments (tests of the attack) train it for few steps. There
+        is no untrained version, as the regression is learned.
+        """
         undoes = {"maps", "scales", "masks", "mixes"} if self.order == "released" else {"maps", "scales", "permutes"}
         return Mounting(
             passes=self.passes,

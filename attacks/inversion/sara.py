@@ -54,16 +54,17 @@ class Completion(nn.Module):
 class Sara(ReconstructingAttack):
     """Reconstruct images from shuffled and partly missing tokens, by three networks one after another.
 
-    The first predicts each token's position (the predictor of the attack `drag_reorder`), the second completes missing
-    tokens, and the third decodes images. Tokens of zeros count as missing. The second and third network learn from the
-    adversary's tokens in the predicted order, with random masks, so they adapt to the predictor's mistakes. The
-    predictor learns from the same images: separate images did not help in measurements, since a single layer overfits
-    little.
+    A token is a released vector that stands for one patch of an image. The first network predicts each token's position
+    (the predictor of the attack `drag_reorder`), the second completes missing tokens, and the third decodes images.
+    Tokens of zeros count as missing. The second and third network learn from the adversary's tokens in the predicted
+    order, with random masks, so they adapt to the predictor's mistakes. The predictor learns from the same images:
+    separate images did not help in measurements, since a single layer overfits little.
 
     Attributes:
         predictor_epochs: number ≥ 0 of epochs of the position predictor.
-        epochs: number ≥ 0 of epochs of completion and decoder; None takes the number from the audit's budget.
-        masked: largest share in [0, 1] of an image's tokens that are masked in training.
+        epochs: number ≥ 0 of epochs of completion and decoder. None leaves it to an audit's budget; `run` needs a
+            number.
+        masked: largest share in [0, 1] of an image's tokens that are masked, i.e. set to zero, in training.
 
     Source: the three steps of SARA, arXiv 2609.01232; sizes and training are privkit's own, since neither the paper's
     text nor its code was available.

@@ -23,16 +23,17 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # as in the authors' released 
 
 @dataclass(frozen=True, kw_only=True)
 class SDAR(ReconstructingAttack):
-    """Passive attack: a network learns to simulate the client's releases, with the help of the server's own segment.
+    """Train a network that simulates the client's releases, with the help of the server's own segment, and a decoder.
 
-    The simulator maps the adversary's images to simulated releases. The server's frozen segment should classify
-    simulated releases correctly, and a discriminator should not distinguish them from recorded releases. A decoder
-    learns to reconstruct the adversary's images from simulated releases. A second discriminator should not distinguish
-    the decoder's images of recorded releases from the adversary's images. The attack sends nothing, so clients cannot
-    notice it.
+    A release is the smashed data that a client sends. The simulator maps the adversary's images to simulated releases.
+    The server's frozen segment should classify simulated releases correctly, and a discriminator should not distinguish
+    them from recorded releases. A decoder learns to reconstruct the adversary's images from simulated releases. A
+    second discriminator should not distinguish the decoder's images of recorded releases from the adversary's images.
+    The attack is passive: it sends nothing, so clients cannot notice it.
 
     Attributes:
-        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes half of the audit's budget.
+        epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
+            audit, which takes half of its budget of epochs; `run` needs a number.
         simulator: "generic" (convolutions that use only the form of the release), or "known" (the client's architecture
             with new random weights, as in UnSplit; needs `lower`).
         learning_rate: learning rate > 0 of Adam on simulator and decoder.
@@ -43,8 +44,8 @@ class SDAR(ReconstructingAttack):
         flip: share in [0, 1) of auxiliary labels replaced by random ones in each step, against overfitting.
         width: number ≥ 1 of channels of the first layers.
         batch: number ≥ 2 of images in a step.
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. If records were mixed or sent
-            several times, each record's release is first solved for (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. If records
+            were mixed or sent several times, the attack first solves for each record's own release.
 
     If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the
     auxiliary images is held out. The result's `curve` is the decoder's MSE on simulated releases of the held-out
@@ -70,13 +71,15 @@ class SDAR(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Required inputs: labeled images, the server's segment and, if `simulator` is "known", the segment `lower`."""
+        """Name the required fields: labeled images, the server's segment and, if `simulator` is "known", `lower`."""
         own = frozenset({"auxiliary", "auxiliary_labels", "upper"})
         return own | {"lower"} if self.simulator == "known" else own
 
     @property
     def mounting(self) -> ImageMounting:
-        """Take half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
+        """Declare how an audit runs the attack: for half of the audit's epochs, since an epoch costs twice as much as
+        in other attacks.
+        """
         return replace(
             mounted(self, 0.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),

@@ -41,20 +41,22 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 class SeenTokens(ReconstructingAttack):
     """Guess each image by linear regression from the tokens that a mask left visible; a network refines the guesses.
 
-    The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
-    the images give the best linear guess from the tokens at any set of places. If a released row mixes images, public
-    mixing weights show which tokens belong to which image; without mixing, a token of zeros was masked. If tokens were
-    dropped from a row, the places of the remaining tokens are recognized (`dropped_places`). The residual network is
-    trained on linear guesses at the adversary's own images. Each of these images is guessed by a regression fitted to
-    the other folds (cross-fitting), from the token places that are visible in a randomly drawn released row.
+    A token is a released vector that stands for one patch of an image, i.e. one place. The adversary sends its own
+    images until it has nearly all of their tokens. The covariances of these tokens and of the images give the best
+    linear guess from the tokens at any set of places. If a released row mixes images, public mixing weights show which
+    tokens belong to which image; without mixing, a token of zeros was masked. If tokens were dropped from a row, the
+    places of the remaining tokens are recognized (`dropped_places`). The residual network is trained on linear guesses
+    at the adversary's own images. Each of these images is guessed by a regression fitted to the other folds
+    (cross-fitting), from the token places that are visible in a randomly drawn released row.
 
     Attributes:
         repeats: largest number of times ≥ 1 that each of the adversary's images is sent.
         components: largest number ≥ 1 of inputs of a regression, divided equally among the tokens; the inputs are each
             token's largest principal components.
-        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the linear guesses.
+        epochs: number ≥ 0 of epochs in which a residual network learns to correct the linear guesses; 0 keeps them.
         width: number ≥ 1 of units in each of the network's two hidden layers.
-        contrast: weight ≥ 0 of the contrastive error relative to the squared error, as in `PosteriorMean`.
+        contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
+            error. A larger weight identifies more images, but reconstructs them less exactly.
 
     The result's `curve` is the error on a held-out tenth of the adversary's images: first of the linear guesses, then
     of the network after each epoch. The network's correction is multiplied by the factor in [0, 1] that fits these
@@ -75,7 +77,9 @@ class SeenTokens(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Train for few steps in control experiments; there is no untrained version, as the linear guess is learned."""
+        """Declare how an audit runs the attack: control experiments (tests of the attack) train it for few steps. There
+        is no untrained version, as the linear guess is learned.
+        """
         return Mounting(
             undoes=frozenset({"maps", "masks", "mixes"}),
             any_tokens=True,

@@ -36,7 +36,7 @@ _IGNORED = -100  # label that the cross-entropy leaves out
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDecoder(ReconstructingAttack):
-    """Predicts the word behind each released token (a vector) by a network, trained on the adversary's texts.
+    """Predict the word behind each released token (a vector) by a network, trained on the adversary's texts.
 
     The adversary sends its own texts through the clients, and also texts of random words, in which rare words occur
     often. The network starts from linear discriminants of the returned tokens. A transformer over the tokens of a text
@@ -49,8 +49,8 @@ class TokenDecoder(ReconstructingAttack):
     Attributes:
         epochs: number ≥ 0 of epochs over the sent texts; 0 uses the discriminants alone.
         width: width of the network's layers, a multiple of 4.
-        passes: how many times ≥ 1 the same attacked texts were sent, pass after pass. A text's releases are averaged
-            or, if mixed, separated. The adversary sends its own texts as many times.
+        passes: how many times ≥ 1 the same attacked texts were sent, one complete sending after another. A text's
+            releases are averaged or, if mixed, separated. The adversary sends its own texts as many times.
 
     The result's `curve` is the cross-entropy of words on a held-out tenth of the adversary's texts.
 

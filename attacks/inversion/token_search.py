@@ -41,12 +41,12 @@ _SHOWN = 3.0  # standard errors that show whether tokens were released in their 
 class TokenSearch(ReconstructingAttack):
     """Search each text, word by word, until the known lower segment maps it to the release.
 
-    The adversary sends its own texts and texts of random words through its copy of the lower segment. Each word's mean
-    token (released vector) gives a first guess at every place. Then the search visits each place. The difference
-    between the release and the output for the present guess shows which words would fit better. The best candidates are
-    tried, and the word that gives the likeliest text is kept. Without noise, the likeliest text has the smallest
-    difference; a difference of zero means that the text explains the release. With noise, word frequencies in the
-    adversary's texts count as well.
+    The adversary sends its own texts and texts of random words through its copy of the lower segment (the clients' part
+    of the network). Each word's mean token (released vector) gives a first guess at every place. Then the search visits
+    each place. The difference between the release and the output for the present guess shows which words would fit
+    better. The best candidates are tried, and the word that gives the likeliest text is kept. Without noise, the
+    likeliest text has the smallest difference; a difference of zero means that the text explains the release. With
+    noise, word frequencies in the adversary's texts count as well.
 
     In a causal model no place depends on later places. Without noise, one search from left to right is then enough: if
     no candidate gives the token exactly, all words are tried.
@@ -61,7 +61,8 @@ class TokenSearch(ReconstructingAttack):
     Attributes:
         epochs: number ≥ 0 of times that the search visits all places.
         candidates: number ≥ 1 of words tried at each place in the first epoch; it doubles with each further epoch.
-        passes: how many times ≥ 1 the same attacked texts were sent, pass after pass. A text's releases are averaged.
+        passes: how many times ≥ 1 the same attacked texts were sent, one complete sending after another. A text's
+            releases are averaged.
 
     The result's `curve` is the mean squared difference between release and output after each epoch, as a share of the
     release's variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.

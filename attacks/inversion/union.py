@@ -33,17 +33,20 @@ _LONGER = 2.0  # multiple of the budget's epochs: they are cheap, since nothing 
 class Union(ReconstructingAttack):
     """Collect the tokens of each record over several passes (the same records sent again), and decode the set.
 
-    If tokens are dropped, each pass may add tokens that other passes dropped. If a released row holds the tokens of
-    several records in a hidden order, a token belongs to the one record that is in all rows with this token. The attack
-    assumes that the server knows which rows of different passes hold the same record, that the lower segment does not
-    change, and that tokens are released without noise.
+    A token is a released vector that stands for one patch of an image, or for one word. If tokens are dropped, each
+    pass may add tokens that other passes dropped. If a released row holds the tokens of several records in a hidden
+    order, a token belongs to the one record that is in all rows with this token. The attack assumes that the server
+    knows which released rows of different passes hold the same record, that the lower segment does not change, and that
+    tokens are released without noise.
 
     Attributes:
-        passes: how many times ≥ 2 the same attacked records were sent, pass after pass.
-        decoder: as in `BlackBox`; None is "mae" if tokens of the adversary's images come back in their places, and
-            "set" otherwise.
-        epochs: number ≥ 0 of epochs over the auxiliary images; None takes twice the audit's budget.
-        doublings: as in `BlackBox`.
+        passes: how many times ≥ 2 the same attacked records were sent, one complete sending after another.
+        decoder: network that maps a set of tokens to an image, a name as in `BlackBox`. None is "mae" if tokens of the
+            adversary's images come back in their places, and "set" otherwise.
+        epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images. None leaves it to an audit, which takes
+            twice its budget of epochs; `run` needs a number.
+        doublings: largest number of times that the epochs are doubled, as long as this lowers the error on held-out
+            images by more than 5 %; None trains in one learning-rate cycle.
 
     Source: privkit's own; intersection attacks on mixes (Berthold, Pfitzmann and Standtke 2001) also link messages by
     recurrence.

@@ -47,10 +47,12 @@ class Unmix(ReconstructingAttack):
     and that the lower segment does not change. Without mixing it averages the passes, also if they are masked.
 
     Attributes:
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass.
-        decoder: as in `BlackBox`.
-        epochs: number ≥ 0 of epochs over the auxiliary images; None takes the number from the audit's budget.
-        doublings: as in `BlackBox`.
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another.
+        decoder: network that maps smashed data to images, a name as in `BlackBox`; None takes the same default.
+        epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images. None leaves it to an audit's budget;
+            `run` needs a number.
+        doublings: largest number of times that the epochs are doubled, as long as this lowers the error on held-out
+            images by more than 5 %; None trains in one learning-rate cycle.
 
     Source: privkit's own; ridge regression at each position. That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and
     15.

@@ -30,12 +30,14 @@ _MODEL_RATE = 1e-3
 class UnSplit(ReconstructingAttack):
     """Optimize images and a clone of the lower segment, in turn, until the clone maps the images to the releases.
 
+    The lower segment is the clients' part of the network; a release is the defended output that clients send.
+
     Attributes:
         recipe: default values of the options that are None. "reduced": 25 + 25 steps in each of 40 epochs, learning
             rate 0.03 for images, no L2; seconds on a CPU. "released", as the authors': 100 + 100 steps, 1,000 epochs,
             learning rate 1e-3, L2 weight 1.
-        epochs: number ≥ 0 of epochs: steps on the images, then steps on the clone (0: mid-grey images). None takes half
-            of an audit's budget.
+        epochs: number ≥ 0 of epochs: steps on the images, then steps on the clone (0: mid-grey images). With None, an
+            audit takes half of its budget of epochs, and `run` the number of `recipe`.
         learning_rate: learning rate > 0 of Adam on the images; the clone's rate is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbouring pixels, relative to the mean squared
             error.
@@ -65,7 +67,9 @@ class UnSplit(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Take half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
+        """Declare how an audit runs the attack: for half of the audit's epochs, since an epoch costs twice as much as
+        in other attacks.
+        """
         return replace(
             mounted(self, 0.5), any_tokens=True, architecture_only=True, short_of_published=self._short_of_published()
         )
@@ -78,7 +82,7 @@ class UnSplit(ReconstructingAttack):
     def steal(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
-        """Run the attack, and also return the stolen lower segment, in evaluation mode."""
+        """Run the attack. Returns the guesses, and the clone of the lower segment in evaluation mode."""
         views = observation.views
         check_forms(self, observation)
         first = views[0]

@@ -60,8 +60,8 @@ class Vocabulary(ReconstructingAttack):
             from the lower segment.
         epochs: number ≥ 0 of epochs of the network.
         width: width of the network's layers, a multiple of 4.
-        passes: how many times ≥ 1 the same attacked texts were sent, pass after pass. The adversary sends its own texts
-            as many times.
+        passes: how many times ≥ 1 the same attacked texts were sent, one complete sending after another. The adversary
+            sends its own texts as many times.
 
     The result's `curve` is the cross-entropy of places on a held-out tenth of the adversary's texts.
 
@@ -78,7 +78,7 @@ class Vocabulary(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Required inputs: the adversary's texts, and the source of their tokens."""
+        """Name the required fields: the adversary's texts, and the `source` of their tokens."""
         return frozenset({"auxiliary", self.source})
 
     @property

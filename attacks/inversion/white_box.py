@@ -62,15 +62,20 @@ Weight = Annotated[NonNegative, Search(_VARIATIONS[0], _VARIATIONS[-1])]
 class WhiteBox(ReconstructingAttack):
     """Optimize images, by Adam (amsgrad), until a known lower segment maps them to the release.
 
+    The lower segment is the clients' part of the network; the release is the defended output that clients send.
+
     Attributes:
         recipe: default values of the options that are None: "strong", or "released" as the authors' (mid-grey start,
             constant rate of 1e-3 on [-1, 1], no bounds, no priors, one guessed order).
         epochs: number ≥ 0 of epochs of a hundred steps (0: the start itself); 4 in "strong", 5,000 in "released".
-        start: "learned" (ridge regression of the adversary's images on their releases), "mean" (the adversary's mean
-            image), "grey" (0.5) or "zero" (black). Without auxiliary images, "learned" and "mean" become "grey"; if the
-            order is unknown or images are mixed, "learned" becomes "mean".
-        bounds: how to keep pixels in [0, 1]: "sigmoid" of unbounded numbers, "project" after each step, or "none".
-        learning_rate: learning rate > 0 of Adam, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1].
+        start: the images before the first step: "learned" (ridge regression of the adversary's images on their
+            releases, in "strong"), "mean" (the adversary's mean image), "grey" (0.5, in "released") or "zero" (black).
+            Without auxiliary images, i.e. images of the adversary, "learned" and "mean" become "grey"; if the order is
+            unknown or images are mixed, "learned" becomes "mean".
+        bounds: how to keep pixels in [0, 1]: "sigmoid" of unbounded numbers (in "strong"), "project" after each step,
+            or "none" (in "released").
+        learning_rate: learning rate > 0 of Adam, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1];
+            in "strong" 0.5 with "sigmoid" and otherwise 0.1.
         total_variation: weight ≥ 0 of total variation relative to the matching error, which is divided by the release's
             variance. "strong" takes the value that is best on the adversary's images if it can query, else 0.1.
         l2: weight ≥ 0 of the mean squared distance from the start. "strong" takes the value that is best on the
@@ -83,9 +88,9 @@ class WhiteBox(ReconstructingAttack):
             and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature ≥ 0 of the final order, in nats. At 0 each place gets one token (Hungarian); above 0 it
             gets a blend of likely tokens (Sinkhorn), which has a smaller squared error, but blurred structure.
-        passes: how many times ≥ 1 the same attacked images were sent, pass after pass. The releases of an image are
-            averaged first; with public masks, each position is averaged over the passes that kept it. If images are
-            mixed, one guess at an image must explain all releases that contain it.
+        passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. The releases
+            of an image are averaged first; with public masks, each position is averaged over the passes that kept it.
+            If images are mixed, one guess at an image must explain all releases that contain it.
         parallel: number ≥ 1 of images optimized at a time.
 
     The result's `curve` is the attack's objective after each hundred steps: the matching error as a share of the

@@ -19,12 +19,15 @@ from privkit.constraints import Count, Whole
 class GradientMatching(NamingAttack):
     """Compute a surrogate server's gradient for each possible label, and guess the label whose gradient is nearest.
 
+    It is compared with the gradient at the cut that the server returned to the client.
+
     Attributes:
-        positive: the positive label, ≥ 0.
+        positive: the label, an integer ≥ 0, whose records get the highest scores.
         distance: "mse", as published, or "cosine" (1 − cosine), which does not depend on the gradient's scale.
         message: number ≥ 1 of images over which a loss is averaged; it scales the candidate gradients for "mse". None:
             all rows of a view.
-        epoch: the attacked epoch of training, as in `LabelLeak`.
+        epoch: the attacked epoch of training: a number from 0, or from the end (−1 is the last); "pooled" for all
+            together, "every" for each by itself.
 
     The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact. In
     UnSplit's setting, the surrogate has the same architecture and random weights; then the attack works only at a cut
@@ -49,7 +52,8 @@ class GradientMatching(NamingAttack):
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
         """Compare each row's returned gradient with the surrogate's gradient for each label.
 
-        Returns the distances, [N, L ≥ 2], and the indices of the rows among all released rows, int64 [N].
+        Returns the distances, float [N, L] for N rows and L ≥ 2 labels (smaller for likelier labels), and the indices
+        of these rows among all released rows, int64 [N].
         """
         views, upper = observation.views, observation.upper
         if upper is None:

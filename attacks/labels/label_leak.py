@@ -31,7 +31,7 @@ class LabelLeak(NamingAttack):
             wrong alike, and an AUC near 0 reveals the labels as well as one near 1. "labeled" is the mean unit gradient
             of rows known to be positive minus the mean unit gradient of rows known to be negative (one kind may be
             missing).
-        positive: the positive label, ≥ 0; used with "labeled" only.
+        positive: the label, an integer ≥ 0, whose records get the highest scores; used with "labeled" only.
         at: "cut" for the gradient at the cut; "lower" for each example's gradient of the lower segment's weights. An
             adversary with the segment and the images (`auxiliary`, one for each row) can compute these from the
             gradient at the cut.
@@ -40,7 +40,8 @@ class LabelLeak(NamingAttack):
             subtracted first. The remainder has mean zero, so "cosine" needs reference="labeled", which is then computed
             from the adversary's own labels.
         epoch: "pooled" averages a record's scores over all epochs of training that the privacy certificate counts. A
-            number selects one epoch, counted from 0, or from the end (-1 is the last). "every" reads each by itself.
+            number selects one epoch, counted from 0, or from the end (-1 is the last). "every" attacks each epoch by
+            itself.
 
     In a balanced task positives may have longer or shorter gradients, so an AUC below 1/2 is a leak, too.
 
@@ -65,7 +66,9 @@ class LabelLeak(NamingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Known labels for reference="labeled", own labels for `less_own`, images and lower segment for at="lower"."""
+        """Name the required fields: known labels for reference="labeled", own labels for `less_own`, and images and
+        lower segment for at="lower".
+        """
         known = {"known_rows", "known_labels"} if self.reference == "labeled" else set()
         known = {"own_labels"} if self.less_own else known
         return frozenset(known | ({"lower", "auxiliary"} if self.at == "lower" else set()))

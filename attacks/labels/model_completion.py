@@ -25,24 +25,26 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCompletion(NamingAttack):
-    """Infer labels by training a head on the client's own lower segment, with few labeled and many unlabeled records.
+    """Infer labels by training a head (last layers) on the client's own lower segment, with few labeled records.
 
     The adversary is a client without labels: it owns the lower segment and all of its records, and knows the labels of
-    a few of them. It is passive: it follows the protocol in training. A defense of the release does not stop it, since
-    the client sees its own smashed data before the defense. The published active variant is not implemented: there, a
-    party of a vertical split inflates its own steps to make the server rely on this party.
+    a few of them. Training also uses the unlabeled records. The adversary is passive: it follows the protocol in
+    training. A defense of the release does not stop it, since the client sees its own smashed data before the defense.
+    The published active variant is not implemented: there, a party of a vertical split inflates its own steps to make
+    the server rely on this party.
 
     Attributes:
-        positive: the positive label, ≥ 0.
+        positive: the label, an integer ≥ 0, whose records get the highest scores.
         labeled: number ≥ 1 of records of each label whose label the adversary knows; the paper takes 4 on CIFAR-10.
         tune: the trained part: only the "head", or "all", which includes the copied lower segment.
         epochs: number ≥ 1 of epochs of the attack's training, of 50 steps each.
         batch: number ≥ 1 of labeled records in a step, which also has twice as many unlabeled records.
         rate: learning rate of Adam, > 0.
         unlabeled: final weight of the unlabeled records in the loss, ≥ 0; it grows from 0.
-        temperature: temperature > 0 of the guessed labels of unlabeled records.
-        mixing: both parameters of the beta distribution of the mixing ratio, > 0.
-        epoch: the epoch whose records are attacked, as in `LabelLeak`; the lower segment is the one after training.
+        temperature: temperature > 0 by which the guessed labels of unlabeled records are sharpened; lower is sharper.
+        mixing: both parameters, > 0, of the beta distribution from which the ratio of two mixed records is drawn.
+        epoch: the epoch whose released records are attacked: a number from 0, or from the end (−1 is the last);
+            "pooled" for all together, "every" for each by itself. The lower segment is always the one after training.
 
     The head has batch normalization, a ReLU and a linear layer. It is trained by MixMatch: guessed labels are
     sharpened, and all records are mixed in pairs. Here they are mixed at the cut, which suits records of any domain.

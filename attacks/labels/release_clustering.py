@@ -30,7 +30,7 @@ class ReleaseClustering(NamingAttack):
     that distances between clusters of releases resemble distances between the images of their labels.
 
     Attributes:
-        positive: the positive label, ≥ 0.
+        positive: the label, an integer ≥ 0, whose records get the highest scores.
         on: "gradient" for the direction of the returned gradient (cosine similarity), "line" for this direction up to
             the sign, which remains under the defense `max_norm`, or "smashed" for the smashed data (Euclidean
             distance).
@@ -38,8 +38,9 @@ class ReleaseClustering(NamingAttack):
             the sizes of clusters and the distances between their mean releases agree best with the adversary's images
             (quadratic assignment). Two labels with equal shares and similar distances cannot be distinguished.
         labeled: number ≥ 1 of records of each label whose label the adversary knows; not used with named_by=likeness.
-        epoch: the attacked epoch of training, as in `LabelLeak`. Gradients reveal labels best in the first epoch, while
-            the server's predictions are uncertain; smashed data reveal them best in the last epoch.
+        epoch: the attacked epoch of training: a number from 0, or from the end (−1 is the last); "pooled" for all
+            together, "every" for each by itself. Gradients reveal labels best in the first epoch, while the server's
+            predictions are uncertain; smashed data reveal them best in the last epoch.
 
     Source: Liu et al. 2024, "Similarity-based label inference attack against training and inference of split learning"
     (arXiv 2203.05222), first published as Liu and Lyu 2022, "Clustering label inference attack against practical split
@@ -64,7 +65,7 @@ class ReleaseClustering(NamingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Some known labels; with named_by=likeness, the adversary's labeled images."""
+        """Name the required fields: known labels or, with named_by=likeness, the adversary's labeled images."""
         if self.named_by == "likeness":
             return frozenset({"other_images", "other_labels"})
         return frozenset({"known_rows", "known_labels"})

@@ -33,8 +33,8 @@ class TailInversion(NamingAttack):
     Attributes:
         on: "direction" of the gradient, or "line", the direction up to its sign, which defenses such as `max_norm` may
             reverse; with two labels, both have the same line.
-        positive: the positive label, ≥ 0.
-        epoch: attacked epoch of the training, ≥ 0.
+        positive: the label, an integer ≥ 0, whose records get the highest scores.
+        epoch: the attacked epoch of training, a number counted from 0.
 
     Source: privkit's own; the gradient: Zhao, Mopuri and Bilen 2020, "iDLG: improved deep leakage from gradients", Eq.
     3, who infer a label from the gradient's sign at the logits.
@@ -50,7 +50,9 @@ class TailInversion(NamingAttack):
 
     @torch.no_grad()
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row for every label by the cosine between gradients. The last layer must be linear.
+        """Score every released row for every label by the cosine between the sent gradient and the label's gradient.
+
+        Raises `NotApplicable` if the last layer is unknown or not linear.
 
         >>> from privkit.attacks.goals.labels import observe
         >>> tail, rows, labels = nn.Linear(4, 9), torch.rand(30, 4), torch.arange(30) % 9

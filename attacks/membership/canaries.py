@@ -39,8 +39,9 @@ class Canaries(Checked):
     A canary is a record that was inserted or not by a coin flip; the score is higher if it was inserted.
 
     Attributes:
-        on: the observed data: "smashed", the released rows, or "gradient", the returned cut-layer gradients.
-        sigma: standard deviation of the noise, > 0; it scales the scores and does not change their order.
+        on: the observed data: "smashed", the released rows of smashed data, or "gradient", the returned gradients at
+            the cut.
+        sigma: standard deviation > 0 of the defense's noise; it scales the scores and does not change their order.
 
     Source: Steinke, Nasr and Jagielski 2023, §5 (white-box canaries), applied to the data that cross the cut.
     """

@@ -39,7 +39,7 @@ class MemberInference(Checked):
 
     @property
     def uses(self) -> frozenset[str]:
-        """The field `fit`, if the score needs shadow models."""
+        """Name the optional fields of the observation: `fit`, which trains shadow models, if the score needs them."""
         return frozenset(() if self.score == "loss" else {"fit"})
 
     @property

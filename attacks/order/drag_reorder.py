@@ -32,14 +32,14 @@ _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
 
 @dataclass(frozen=True, kw_only=True)
 class DragReorder(ReconstructingAttack):
-    """Undo a shuffle by predicting each token's place from this token alone.
+    """Undo a shuffle of tokens (released vectors, one per patch) by predicting each token's place from it alone.
 
-    The tokens of an image are assigned to distinct places. The published attack continues with guided diffusion, whose
-    network is not part of this package: here a linear map decodes each token's patch. To invert the whole release, use
-    `jigsaw_white_box`, which solves the order first.
+    A network learns the place from the tokens of the adversary's images. All tokens of an image get different places.
+    The published attack continues with guided diffusion, whose network is not part of this package: here a linear map
+    decodes the patch behind each token. The attack `jigsaw_white_box` inverts a release after solving the order.
 
     Attributes:
-        epochs: number of epochs for which the place predictor is trained, ≥ 0.
+        epochs: number ≥ 0 of epochs in which the place predictor is trained.
 
     Source: Lei et al., DRAG, ICML 2025, its adaptive attack on token shuffling and its released code.
     """

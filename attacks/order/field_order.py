@@ -24,14 +24,16 @@ _CHANGES = 4  # number of other values tried for each entry, since a single one 
 class FieldOrder(ReconstructingAttack):
     """Restore the order of a table row's shuffled fields, by the adversary's tokens in each column.
 
-    Each column gets one released token, such that the total distance is smallest. Then every entry is copied from the
+    A token is the released vector of one field (one entry of the row). Each column gets one released token, such that
+    the total distance to the adversary's tokens of this column is smallest. Then every entry is copied from the
     adversary's record with the nearest token in this column. The attack needs no training.
 
     Attributes:
         by: representation of a column: "mean", the mean of the adversary's tokens in it, or "token", the nearest of
             these tokens.
-        source: how the adversary gets the tokens of its records: "lower", from the lower segment itself; or "query", by
-            sending chosen records through the defended clients, 4·C + 1 for each record of C columns (`asked_fields`).
+        source: how the adversary gets the tokens of its records: "lower", from the lower segment (the clients' part of
+            the network) itself; or "query", by sending chosen records through the defended clients, 4·C + 1 for each
+            record of C columns.
         records: largest number ≥ 1 of the adversary's records to use.
 
     Source: privkit's own; a nearest-mean classifier (Fix and Hodges 1951), with the assignment of Kuhn 1955.

@@ -61,10 +61,12 @@ _READ_AT_START = 100  # own images that show what patches look like, if nothing 
 class Jigsaw(ReconstructingAttack):
     """Put shuffled tokens back like a jigsaw puzzle: the tokens of an image, or all tokens of a message.
 
-    The adversary gets the tokens of its own images in order: from the lower segment, or read by chosen queries (copies
-    of one image, repeated patches). If a block after the shuffle mixes the tokens of a row, no token comes back twice;
-    then tokens are matched approximately with the sent patches. From its own tokens the adversary learns to infer a
-    token's patch, neighbors, place and image. Then it searches for the best arrangement of the private tokens.
+    A token is a released vector that stands for one patch of an image; a message is a batch of images sent at once. The
+    adversary gets the tokens of its own images in order: from the lower segment (the clients' part of the network), or
+    read by chosen queries (copies of one image, repeated patches). If a block after the shuffle mixes the tokens of a
+    row, no token comes back twice; then tokens are matched approximately with the sent patches. From its own tokens the
+    adversary learns to infer a token's patch, neighbors, place and image. Then it searches for the best arrangement of
+    the private tokens.
 
     Attributes:
         pairs: how tokens are compared. "learned": border pixels of the decoded patches, and a network on each token.
@@ -74,9 +76,10 @@ class Jigsaw(ReconstructingAttack):
             classical solver.
         keep: share in [0, 1] of tokens that certainly stay in their image's row; 1 if images are not mixed. None
             estimates it from query answers, and takes 1 without queries.
-        epochs: number ≥ 0 of epochs over the auxiliary images; if there are more than 1,000, each epoch takes a random
-            1,000.
-        kicks: number ≥ 0 of rounds of ruin and recreate in the search.
+        epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; if there are more than 1,000, each epoch
+            takes a random 1,000.
+        kicks: number ≥ 0 of rounds in which the search destroys and rebuilds a part of the arrangement ("ruin and
+            recreate").
         width: width of the networks, a positive multiple of 4.
         read: if a shuffle mixes a message's images, largest number ≥ 1 of the adversary's images whose tokens are read,
             by one message each.
@@ -148,10 +151,10 @@ class Jigsaw(ReconstructingAttack):
     def learn(
         self, observation: ImageObservation, generator: Generator, session: Session
     ) -> tuple[Solver, dict[str, Any]]:
-        """The first part of `run`: learn from auxiliary images, or load a killed attack's result.
+        """Run the first part of `run`: learn from auxiliary images, or load what a killed attack had learned.
 
-        Returns the solver, and the state of the whole attack, which is saved after each epoch. A resumed attack repeats
-        its queries before it loads the state.
+        Returns the solver, which orders the tokens of a view, and the state of the whole attack, which `session` saves
+        after each epoch. A resumed attack repeats its queries before it loads the state.
         """
         views, memory = observation.views, observation.memory or Memory()
         geometry = checked_geometry(observation)

@@ -31,18 +31,18 @@ _SHOWN = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """The result of an attack on recorded releases.
+    """Holds what an attack on recorded releases guessed, and how good the guesses are.
 
     Attributes:
-        guess: reconstructed images [N, C, H, W] in [0, 1] in the order of the releases: one for each released record,
-            or several if it is a mixture.
-        result: the attack's own output, with its training curve and, if a defense shuffles tokens, the order that the
-            attack found.
+        guess: N reconstructed images, float [N, C, H, W] in [0, 1], in the order of the releases: one image for each
+            released row, or k consecutive images if the attack guesses k mixed images per row.
+        result: the attack's own output, with the same images, the attack's training curve and, if a defense shuffles
+            tokens, the order that the attack found.
         controls: outcomes of control experiments, in which the attack must succeed on easy data and fail on noise.
             Empty if switched off, without auxiliary images, or if the attack makes a constant guess.
-        scores: how close the guesses are to the true images: alignment -> metric -> value with interval. "matched"
-            first assigns each round's guesses to its images in the best way, "unaligned" does not. Empty without
-            `truth`.
+        scores: how close the guesses are to the true images: alignment -> metric (such as "mse") -> value with
+            interval. The alignment "matched" first assigns each round's guesses to its images in the best way;
+            "unaligned" compares guess i with image i. Empty without `truth`.
         floors: the same scores for constant guesses, such as the mean image: guess -> alignment -> metric -> value.
         truth: the true images [N, C, H, W]; None if they are not known.
     """
@@ -55,7 +55,9 @@ class Attacked:
     truth: Tensor | None
 
     def table(self) -> Table:
-        """A table of "unaligned" scores, one line for the attack and each constant guess; empty without the truth."""
+        """Tabulate the "unaligned" scores: one line for the attack and one for each constant guess, one column for each
+        metric. Without the truth, the table is empty.
+        """
         lines = {"attack": self.scores, **{floor_title(name): floor for name, floor in self.floors.items()}}
         names = list(self.scores.get("unaligned", {}))
         found = {line: scores["unaligned"] for line, scores in lines.items() if scores}
@@ -88,19 +90,20 @@ def attack(
     """Run an attack that reconstructs images from recorded releases (smashed data), and score its guesses.
 
     Args:
-        views: the releases of each round: tensors [B, T, D] (T tokens each), [B, C, H, W] or [B, D] for B images, or
-            `View`s if the adversary sees more than smashed data.
+        views: one entry for each round (a batch of B images that was sent): the released tensor, [B, T, D] (T tokens of
+            D numbers), [B, C, H, W] (feature maps) or [B, D] (vectors); or a `View` if the adversary sees more.
         mounted: an attack that reconstructs images, as on the command line: "black_box:epochs=20". If it gives no
             number of epochs, the attack trains as long as under the command line's `--budget small`.
         auxiliary: the adversary's M own images, [M, C, H, W] in [0, 1].
-        auxiliary_labels: labels of these images, int64 [M].
+        auxiliary_labels: labels of the auxiliary images, int64 [M].
         query: the defended client as a function: images [B, C, H, W] -> their releases, in the same order.
-        lower: the client's segment of the network, for white-box attacks.
-        upper: the server's segment of the network.
+        lower: the client's segment of the network, up to the cut: images -> smashed data. White-box attacks need it.
+        upper: the server's segment of the network: smashed data -> logits.
         image_shape: (C, H, W) of the private images; None takes the shape of `auxiliary` or `truth`.
         truth: the N private images, [N, C, H, W] in [0, 1], in the order of the releases; they are used for scores
             only, not by the attack.
         controls: whether to run control experiments, in which the attack must succeed on easy data and fail on noise.
+        seed: the seed of the attack's random numbers and of the control experiments.
 
     Returns:
         The guesses, the outcomes of the control experiments and, if `truth` is given, the scores of the guesses and of

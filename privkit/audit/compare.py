@@ -58,17 +58,18 @@ class _Run:
 
 
 def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comparison:
-    """Compare the results of audit run B with those of audit run A.
+    """Compare the results of audit run B with the results of audit run A.
 
     Results of the same defense, attack and seed are compared. If each run has exactly one defense (or attack) that the
     other run lacks, these two are compared. Metrics of an attack's guesses are compared record by record.
 
     Args:
-        first: A, a finished run or its folder.
-        second: B, a finished run or its folder.
+        first: run A, as the result of `run_audit` or as the folder of a finished run.
+        second: run B, in the same form.
 
     Returns:
-        The differences B − A, and the settings in which the runs differ.
+        The difference B − A of each metric with interval and p-value, the settings and code versions in which the
+        runs differ, and the results without a counterpart in the other run.
 
     Raises:
         RunFolderError: if `first` or `second` is not a run folder.

@@ -47,12 +47,12 @@ _MOST_WORKERS = 4  # most workers by default; in the default audit each took 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRun:
-    """A finished audit.
+    """Holds the results of a finished audit.
 
     Attributes:
-        rows: the results, one for each defense, attack and seed, in the order of the plan.
-        folder: the run folder.
-        report: the HTML page of the report.
+        rows: the results, one for each defense, attack and seed, in the order in which the audit planned them.
+        folder: the run folder, which holds all files of the run.
+        report: path of the report's HTML page.
         verdict: the verdict on results, checks and gates (the user's pass/fail conditions), as in `verdict.json`.
     """
 
@@ -63,28 +63,32 @@ class AuditRun:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One sentence for each failed check and gate (a user's pass/fail condition)."""
+        """Describe each failed check and gate (a user's pass/fail condition) in one sentence; empty if all passed."""
         return self.verdict.failures
 
     @property
     def exit_code(self) -> int:
-        """0 if all is well, 1 if a gate (a user's condition) failed, 3 if some results are errors."""
+        """Return the exit code of the command `privkit audit`: 0 if all is well, 1 if a gate (a user's pass/fail
+        condition) failed, 3 if some results are errors.
+        """
         return self.verdict.exit_code
 
     @property
     def conclusions(self) -> list[Conclusion]:
-        """Conclusions on each defense, as at the top of the report."""
+        """Draw the conclusions on each defense that stand at the top of the report."""
         from privkit.parts.threats import threats_of
         from privkit.reports.conclusion import conclusions
 
         return conclusions(self.rows, threats_of(self.rows))
 
     def table(self) -> Table:
-        """The report's table: means over several seeds, or one line per result; constant guesses are at the bottom."""
+        """Build the report's table: means over several seeds, or one line per result if the run has one seed. Attacks
+        that make a constant guess are at the bottom.
+        """
         return answers.run_tables(self.rows)[0][0]
 
     def to_pandas(self) -> DataFrame:
-        """All numbers as a data frame, with one line for each defense, attack and seed.
+        """Return all numbers as a data frame, with one line for each defense, attack and seed.
 
         It has the columns of `report/tables/audit.csv`; a number that a result lacks is NaN.
 
@@ -111,7 +115,7 @@ def run_audit(
     engine: str | None = None,
     **settings: Any,
 ) -> AuditRun:
-    """Run an audit, or continue an interrupted one.
+    """Run an audit: train each defended model, attack its releases, and write a report. An interrupted run continues.
 
     Args:
         config: the configuration; None if its settings are given as keywords, as in a configuration file
@@ -120,11 +124,16 @@ def run_audit(
         progress: an object that shows the progress; None shows nothing.
         again: whether to recompute models and results whose data, code, versions or device changed; False raises an
             error instead.
-        workers: the number of local processes that share the work, the threads and the devices; None lets `shared_out`
-            choose. With an engine, the number of results that are submitted at once; 1 means no limit.
-        engine: where results are computed, as a name in `privkit.run.engines.ENGINES`; None for this machine.
-        **settings: keys of `privkit.settings.table.KEYS`; and `trust`, the modules from which a recording may build
-            its networks.
+        workers: the number of local processes that share the work, the threads and the devices. None takes one for each
+            result, at most 4 and at most the number of threads, and a single one on a GPU, with an engine or with the
+            user's own code. With an engine, the number of results that are submitted at once; 1 means no limit.
+        engine: where results are computed: "dask", "mpi", "submitit" (Slurm) with options as on the command line, or
+            the user's own "module:factory" of an executor; None for this machine.
+        **settings: settings of the audit, such as `attack`, `dataset` and `budget`; their names are in
+            `privkit.settings.table.KEYS`. Also `trust`, the modules from which a recording may build its networks.
+
+    Returns:
+        The results, the verdict, and the paths of the run folder and the report.
 
     Raises:
         PrivkitError: if the configuration, the data or the folder is faulty; the message is one sentence.

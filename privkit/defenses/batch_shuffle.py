@@ -21,6 +21,8 @@ from privkit.defenses.receipts import Permuted
 class BatchShuffle(OnSmashed[Permuted]):
     """Exchanges tokens among the images of a batch at random; no differential privacy.
 
+    A token is the vector of one image patch, or of one word, in the smashed data.
+
     Attributes:
         keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. With 1, tokens are only shuffled inside each image
             (patch shuffling).
@@ -28,8 +30,8 @@ class BatchShuffle(OnSmashed[Permuted]):
             follows the printed algorithm: kept tokens come first, so the server knows their image. "kept_in_place" does
             not move kept tokens, as in §IV-C's first sentence on k, so their order is public.
         frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle. "first" moves the
-            server's first block (of a checkpoint, for example) to the clients; true adds a block with random weights.
-            "auto" is "first" on images if the server's segment has a block, and no block otherwise.
+            server's first block (of a checkpoint, for example) to the clients; true adds a block with random weights,
+            and false adds none. "auto" is "first" on images if the server's segment has a block, and none otherwise.
 
     Source: Yao et al., patch shuffling, Algorithm 2 and §IV-C.
 

@@ -37,7 +37,7 @@ class Unchanged(OnSmashed[Nothing]):
 
 @dataclass(frozen=True, kw_only=True)
 class NoDefense(Unchanged):
-    """No defense (vanilla split learning): the smashed data are released unchanged.
+    """Releases the smashed data unchanged: no defense (vanilla split learning).
 
     Source: Gupta and Raskar 2018, "Distributed learning of deep neural network over multiple agents".
 

@@ -23,15 +23,16 @@ def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
 class PatchShuffle(OnSmashed[Permuted]):
     """Shuffles the tokens of each image; all orders are equally likely (σ-private); no differential privacy.
 
-    The server still sees which tokens an image has.
+    A token is the vector of one image patch, or of one word, in the smashed data. The server still sees which tokens
+    an image has.
 
     Attributes:
         positions: "drop" builds the model without position embedding, as the paper does, so the order is secret. "keep"
             suits a pretrained ViT: the client adds the position embedding before the shuffle. Each token then reveals
             its place, and nothing is proven.
         frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle. "first" moves the
-            server's first block (of a checkpoint, for example) to the clients; true adds a block with random weights.
-            "auto" is "first" on images if the server's segment has a block, and no block otherwise.
+            server's first block (of a checkpoint, for example) to the clients; true adds a block with random weights,
+            and false adds none. "auto" is "first" on images if the server's segment has a block, and none otherwise.
 
     Source: Yao et al., patch shuffling, Algorithm 1.
 

@@ -49,7 +49,7 @@ VALIDATION_ID_OFFSET = 1 << 33  # ids of official validation records start here
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """N labelled records of one domain (images, token sequences or table rows).
+    """Holds N labelled records of one domain (images, token sequences or table rows).
 
     Attributes:
         x: the records [N, *domain.shape]: images, float32 [N, C, H, W] in [0, 1]; token sequences, int64 [N, T]; or
@@ -57,7 +57,7 @@ class Batch:
         y: labels, int64 [N] from 0. If each record has L labels: 0 or 1 for each of them, [N, L], converted to int64.
         ids: int64 [N], numbers that identify the records in all runs: a record's index in the official training set, or
             `TEST_ID_OFFSET` plus its index in the official test set. Validation records have an offset of their own.
-        domain: description of one record; by default, images of the shape of `x`.
+        domain: what one record is; by default, an image of the shape of `x`. It defines the checks of `x`.
 
     Raises:
         DataError: if shapes, types or ranges differ from those above.
@@ -93,15 +93,16 @@ class Batch:
         return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
 
     def joined(self, other: Batch) -> Batch:
-        """The records of this batch, followed by those of another batch of the same domain."""
+        """Append the records of `other`, a batch of the same domain, to the records of this batch."""
         x, y, ids = (torch.cat(pair) for pair in ((self.x, other.x), (self.y, other.y), (self.ids, other.ids)))
         return replace(self, x=x, y=y, ids=ids)
 
     def to(self, device: torch.device) -> Batch:
+        """Move the records, labels and ids to `device`; the result is a new batch."""
         return replace(self, x=self.x.to(device), y=self.y.to(device), ids=self.ids.to(device))
 
     def sha256(self) -> str:
-        """The hexadecimal SHA-256 of shape, ids, labels and records."""
+        """Hash the shape of `x`, the ids, the labels and the records by SHA-256, as 64 hexadecimal digits."""
         digest = hashlib.sha256(str(list(self.x.shape)).encode())
         for part in (self.ids, self.y, self.x):
             digest.update(part.cpu().contiguous().numpy().tobytes())
@@ -109,25 +110,29 @@ class Batch:
 
 
 class Pool(Protocol):
-    """The N records of one part of a dataset, by index. A record is decoded only when it is taken."""
+    """Gives access by index to the N records of one part of a dataset, such as its training part. A record is decoded
+    only when it is taken.
+    """
 
     def __len__(self) -> int: ...
 
     def targets(self) -> NDArray[np.int64]:
-        """The labels of all records, [N] or [N, L], read without decoding a record."""
+        """Read the labels of all N records without decoding a record: class numbers from 0, [N], or 0 and 1 for each
+        of L labels, [N, L].
+        """
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """The records with these indices, in this order."""
+        """Decode the records with the indices `rows`, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pools:
-    """The official parts of a dataset (training, test and validation).
+    """Holds the official parts of a dataset (training, test and validation), before they are divided by `split`.
 
     Attributes:
-        train: training records.
-        test: test records; None if the dataset has none.
-        classes: number of classes, or of labels that each record has.
+        train: official training records.
+        test: official test records; None if the dataset has none.
+        classes: number of classes, or of 0/1 labels that each record has.
         notes: sentences for readers of the results, for example about omitted records.
         validation: official validation records; if None, validation records are drawn from `train`.
     """
@@ -140,11 +145,11 @@ class Pools:
 
 
 class DatasetSpec(Protocol):
-    """An immutable description of a dataset. Its method `open` loads the records.
+    """Describes a dataset immutably, by its options. The method `open` gives access to the records.
 
     Attributes:
-        name: name in the registry.
-        domain: kind of the records: "images", "tokens" or "tables".
+        name: the dataset's name, as users type it.
+        domain: kind of the records: "images", "tokens" (token sequences) or "tables" (table rows).
     """
 
     name: ClassVar[str]

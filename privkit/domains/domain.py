@@ -19,10 +19,11 @@ class Domain(Protocol):
     N records are one tensor `x` [N, *shape] in every domain, so all domains share the code that stacks records.
 
     Attributes:
-        kind: the measures that score an attack's guesses at such records, and constant guesses for comparison.
-        name: the domain's name, as datasets, models and attacks declare it.
+        kind: description of the metrics and constant guesses for such records: names, order, and in which direction a
+            metric improves.
+        name: the domain's name, such as "images", as datasets, models and attacks declare it.
         records: the plural noun for such records in sentences, such as "images".
-        shape: shape of one record.
+        shape: shape of one record, for example (C, H, W).
     """
 
     kind: ClassVar[Records]
@@ -33,40 +34,46 @@ class Domain(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     def check(self, x: Tensor) -> None:
-        """Raise `DataError` for values that are no records of this domain; the message advises on common mistakes."""
+        """Raise `DataError` unless `x` holds valid records [N, *shape]; the message advises on common mistakes."""
 
     def zeros(self, count: int) -> Tensor:
-        """Valid records of zeros [count, *shape], to find a network's output shapes."""
+        """Make valid records of zeros [count, *shape], for example to find the shape of a network's output."""
 
     def random(self, count: int, generator: Generator) -> Tensor:
-        """Valid random records [count, *shape], on the CPU, to try networks, defenses and attacks."""
+        """Draw valid random records [count, *shape], on the CPU, to try networks, defenses and attacks."""
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Valid records [E, *shape], E ≥ 1, that differ strongly from real ones, for audits with planted records."""
+        """Make valid records [E, *shape], E ≥ 1, that differ strongly from real ones (such as black images). An audit
+        of ε sends them as planted records.
+        """
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Convert records of the domain `given` to this domain, as an adversary's auxiliary data. Raises `UsageError`
-        if records of `given` cannot be converted.
+        """Convert records `x` of the domain `given` to records [N, *shape] of this domain, so that another dataset can
+        serve as the adversary's data. Raises `UsageError` if records of `given` cannot be converted.
         """
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """One hash per record; records with equal hashes count as the same record."""
+        """Hash each record of `x`, [N, *shape], into bytes; records with equal hashes count as the same record."""
 
     def warning(self, x: Tensor) -> str:
-        """A sentence that says why every attack on these records would look successful; empty if there is no reason."""
+        """Say in a sentence why every attack on the records `x` would look successful, for example because columns are
+        constant; empty if there is no such reason.
+        """
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """Constant guesses, computed from the adversary's records [N, *shape]: name -> one record [*shape]."""
+        """Compute constant guesses, which serve as baselines of attacks, from the adversary's records [N, *shape]:
+        name (such as "mean_image") -> one record [*shape].
+        """
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Score N guesses against their true records, both [N, *shape]. Returns a dictionary from a measure's name to
-        values [N], without the measures that are undefined for these records.
+        """Score guess i against true record i, for N records, both [N, *shape]. Returns a dictionary from a metric's
+        name to values [N], without the metrics that are undefined for these records.
         """
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The distance of each of G guesses, [G, *shape], from each of N records, [N, *shape]: values [G, N]. The
-        distance is the domain's first measure, with its sign chosen such that a smaller value is nearer.
+        """Compute the distance of each of G guesses, [G, *shape], from each of N true records, [N, *shape]: [G, N]. It
+        is based on the domain's first metric; a smaller value is nearer.
         """
 
     def shown(self, x: Tensor) -> list[str]:
-        """One line of text for each record, for the report; empty for images, which are shown as pictures."""
+        """Write each record of `x` as one line of text, for the report; an empty list for images, shown as pictures."""

@@ -15,13 +15,13 @@ from privkit.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """A dataset's records, divided at random by one seed into the parts of an experiment.
+    """Holds the parts of an experiment, into which `split` divides a dataset's records at random.
 
     Attributes:
-        private: the clients' training records.
+        private: the clients' training records, over all clients.
         auxiliary: the adversary's records, disjoint from the private and the test records.
         test: records on which the task's accuracy is measured.
-        classes: number of classes, or of labels that each record has.
+        classes: number of classes, or of 0/1 labels that each record has.
         validation: records on which each epoch of training is evaluated; None if there are none.
     """
 
@@ -33,15 +33,16 @@ class Splits:
 
     @property
     def domain(self) -> Domain:
+        """Return what one record is (an image, a token sequence or a table row); it is the same in all parts."""
         return self.private.domain
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 of each part, for provenance."""
+        """Hash each existing part: name -> hexadecimal SHA-256. Equal hashes show that two runs used equal records."""
         return {name: part.sha256() for name, part in self.parts.items()}
 
     @property
     def parts(self) -> dict[str, Batch]:
-        """The existing parts by name."""
+        """Return the existing parts by name: "private", "auxiliary", "test" and, unless None, "validation"."""
         parts = {"private": self.private, "auxiliary": self.auxiliary, "test": self.test, "validation": self.validation}
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -74,9 +75,18 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
     is one; otherwise, they are the training records just before the auxiliary ones. An official validation set replaces
     the validation records above.
 
-    `private`, `auxiliary` and `test` (≥ 1) and `validation` (≥ 0) are the desired numbers of records. If the training
-    records are too few, all parts drawn from them shrink in proportion. Raises `DataError` if a part would be empty, or
-    if a label is none of the dataset's classes.
+    If the training records are too few, all parts drawn from them shrink in proportion.
+
+    Args:
+        pools: the dataset's official parts.
+        private: desired number ≥ 1 of the clients' training records.
+        auxiliary: desired number ≥ 1 of the adversary's records.
+        test: desired number ≥ 1 of records for the task's accuracy.
+        seed: the seed of the shuffles.
+        validation: desired number ≥ 0 of records on which each epoch is evaluated; 0 for none.
+
+    Raises:
+        DataError: if a part would be empty, or if a label is none of the dataset's classes.
     """
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))

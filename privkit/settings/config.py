@@ -50,26 +50,41 @@ def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig(ExecutionSettings):
-    """The checked settings of a run, on which its results depend; settings of its execution are inherited.
+    """Holds the checked settings of an audit run.
 
-    A field holds the checked value of the setting with the same name in `privkit.settings.table`; the fields `attacks`
-    and `held` hold the settings `attack` and `parts`. These fields differ:
+    The class inherits the settings of execution, such as `device` and `threads`, which change no result. A component
+    is a registered or imported object, such as a defense, with its options.
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
         attacks: the attacks on each defense; empty if all are in `automatic`.
         automatic: further attacks that `--attack auto` chooses for a defense, by the defense's label.
-        remarks: by a defense's label, a sentence that `auto` has no measurements of this defense.
-        also: the configurations of this run for defenses under other protocols, one for each protocol; see the property
-            `parts`.
+        dataset: the dataset of the private records.
+        model: the network that is split between clients and server.
+        protocol: how clients and server train together, as a `SplitProtocol`.
+        partition: how the private records are divided among the clients.
+        delta: the δ in (0, 1) at which every ε is given.
+        seeds: the seeds; the whole run is repeated for each seed.
+        budget: the numbers of records and epochs of training and attacks.
+        training: optimizer, batch size and other options of the training.
         auxiliary: source of the adversary's images: "disjoint" (same distribution), "training" (the client's training
             images, the patch-shuffling paper's worst case), "candidates" (disjoint images and the attacked ones) or
             another dataset.
-        victims: the attacked images; None means "test" with auxiliary="training", as in the paper, and otherwise
-            "private".
+        victims: the attacked images: "private" or "test". None means "test" with auxiliary="training", as in the paper,
+            and otherwise "private".
+        features: networks that measure how similar guesses are to true images, such as "embedded" or "lpips:alex".
+        metrics: the user's own metrics of images.
+        held: names of the parts of a split release that the adversary holds; empty for all parts.
+        queries: limits on the adversary's queries, i.e. own images sent through the defended clients.
+        tune: settings for tuning attacks on the adversary's own records; None keeps attacks as given.
+        escalate: how often ≥ 0 a failed attack that may still improve continues with twice the work.
+        gates: the user's pass/fail conditions on results, such as "ssim<=0.4".
         recording: a recording of a training, which replaces the training; None to train.
         settings: the settings from which `privkit.settings.resolve.resolve` made this configuration, as JSON; empty
             without `resolve`.
+        also: the configurations of this run for defenses under other protocols, one for each protocol; see the property
+            `parts`.
+        remarks: by a defense's label, a sentence that `auto` has no measurements of this defense.
     """
 
     defenses: tuple[Component, ...]
@@ -98,31 +113,33 @@ class AuditConfig(ExecutionSettings):
     remarks: Mapping[str, str] = field(default_factory=dict)
 
     def attacks_on(self, defense: Component) -> tuple[Component, ...]:
-        """The attacks on one of the defenses, each listed once."""
+        """List the attacks on `defense`, one of the run's defenses, without repetitions: first the attacks of
+        `--attack auto`, then the others.
+        """
         return distinct((*self.automatic.get(defense.label, ()), *self.attacks))
 
     @property
     def every_attack(self) -> tuple[Component, ...]:
-        """The attacks on any defense, each listed once."""
+        """List the attacks on all defenses, without repetitions."""
         return distinct(attack for defense in self.defenses for attack in self.attacks_on(defense))
 
     @property
     def parts(self) -> tuple[AuditConfig, ...]:
-        """This run as one configuration for each protocol; the first is the run's own."""
+        """Split this run into one configuration for each protocol; the first is this object."""
         return (self, *self.also)
 
     @property
     def own_metrics(self) -> dict[str, ImageMetric]:
-        """The user's own metrics by label."""
+        """Return the user's own metrics: label -> metric object."""
         return {metric.label: metric.spec for metric in self.metrics}
 
     @property
     def attacked(self) -> Literal["private", "test"]:
-        """Which images are attacked: "private" or "test"."""
+        """Return which images are attacked, "private" or "test", also if `victims` is None."""
         return self.victims or ("test" if self.auxiliary == "training" else "private")
 
     def answers(self) -> dict[str, Any]:
-        """The fields that can change a result, as JSON, under their names in manifests."""
+        """Return the fields that can change a result, as JSON values, under their names in the run's manifest."""
         silent = {*_SILENT, *(each.name for each in fields(ExecutionSettings))}
         own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in silent}
         own |= {"victims": self.attacked, "queries": None if self.queries == ANY_QUERIES else self.queries}
@@ -131,7 +148,7 @@ class AuditConfig(ExecutionSettings):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the fields that can change a result; a run folder belongs to one such hash."""
+        """Hash the fields that can change a result, as 12 hexadecimal digits; a run folder belongs to one such hash."""
         return hashlib.sha256(json.dumps(self.answers(), sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -1,4 +1,4 @@
-"""The training core: n clients, one server, and the cut between them."""
+"""The training core: clients and server train a network that is cut in two, and exchange data at the cut."""
 
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.clients import ClientForward, Clients

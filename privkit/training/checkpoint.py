@@ -40,13 +40,15 @@ class Checkpoint:
         self._cost, self._saved_at = 0.0, perf_counter()
 
     def load(self) -> dict[str, Any] | None:
-        """The last saved state; None if there is none. Raises `StorageError` if the file is damaged."""
+        """Read the last saved state; None if there is none. Raises `StorageError` if the file is damaged."""
         state = None if self._path is None else load_state(self._path)
         self.earlier = 0.0 if state is None else state.pop(_SECONDS, 0.0)
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the state if enough time has passed since the last write, so that saving stays cheap."""
+        """Write `state`, a dictionary of tensors and plain values, if enough time has passed since the last write. So
+        saving stays cheap.
+        """
         start = perf_counter()
         if (start - self._saved_at) * _SHARE >= self._cost:
             self.keep(state)
@@ -66,10 +68,10 @@ class Checkpoint:
             self._report(done, total, value)
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Always False: a training with this checkpoint does not exceed its budget of epochs."""
+        """Tell an attack whether to double its training; always False, so it trains only the planned `epochs`."""
         return False
 
     def remove(self) -> None:
-        """Remove the checkpoint file after the stage has finished."""
+        """Remove the checkpoint file, after the training or attack has finished."""
         if self._path is not None:
             remove(self._path)

@@ -45,20 +45,20 @@ def frozen_block(dim: int, seed: int) -> nn.Module:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientForward:
-    """The results of one round's forward pass on the clients' side, for n clients with batches of B records.
+    """Holds the results of one round's forward pass on the clients' side, for n clients with batches of B records.
 
-    A message is the batch of smashed data that the server gets at once: from one client, or mixed from a group of k
-    clients.
+    A message is the batch of smashed data that the server gets at once, from one client or mixed from k clients. A
+    server's stage is a step of the defense that the server runs, such as mixing.
 
     Attributes:
         smashed: output of the lower segments, [n, B, ...], or [M, B, ...] for M messages if images were mixed before
             the segments.
         labels: the clients' labels, int64 [n, B], or [n, B, L] if each record has L labels.
-        release: the M messages as the server uses them, after the defense stages that the server applies.
+        release: the M messages with labels as the server uses them, after the server's stages.
         receipt: what the defense did in this round, and what it proves about the release.
         groups: numbers of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
-        penalty: the defense's term in each client's loss, one number per batch of `smashed`; None if it adds no term.
-        arrived: the messages as they arrive at the server, before its stages; equal to `release` if it has none.
+        penalty: the defense's term in the clients' loss, one number per batch of `smashed`; None if it adds no term.
+        arrived: the messages as they arrive at the server, before the server's stages; `release` if it has none.
         arrived_groups: the clients mixed into each message of `arrived`, as in `groups`.
     """
 
@@ -72,29 +72,29 @@ class ClientForward:
     arrived_groups: Tensor
 
     def seen(self) -> ClientForward:
-        """The same round with the messages as they arrive at the server, before the server's own stages."""
+        """Return the same round with the messages before the server's stages, i.e. `arrived`, in place of `release`."""
         return replace(self, release=self.arrived, groups=self.arrived_groups)
 
 
 class Clients(nn.Module):
-    """Everything that the clients compute: their lower segments and the defense.
+    """Computes everything on the clients' side of the cut: the lower segments and the defense. `build` makes one.
 
     Args:
-        lowers: the lower segments of all clients, stacked.
+        lowers: the lower segments (layers up to the cut) of all clients that send in a round, as stacked copies.
         defense: defense on the segments' output, or on the images before the segments.
         protocol: the protocol, which decides which clients send in a round and which of them are mixed.
-        classes: number of classes of the labels.
+        classes: number of classes, or of 0/1 labels per record.
         block: the frozen transformer block that clients run after a shuffle; None if they run no block.
         companion: stacked networks that clients train only for the defense, such as a simulated attacker, or None.
-        seed: seed of mixing ratios that are drawn once per run.
+        seed: the seed for mixing ratios that a defense draws once per run.
 
     Attributes:
         held: names of the parts of the smashed data (such as one party's) that the adversary gets; empty for all parts.
-        precision: precision of products and convolutions, see `TrainingSpec.precision`.
+        precision: precision of products and convolutions: "float32", "bfloat16" or "auto", see `TrainingSpec`.
         counts_orders: whether a shuffle's certificate may rely on the number of possible orders; False if tokens reveal
             their positions.
-        other_tokens: number of the lower segments' tokens that represent no patch; see `SplitModel`.
-        predicts: what the model predicts, "labels" or "texts"; see `SplitModel`.
+        other_tokens: number ≥ 0 of a record's tokens that represent no patch, such as a class token.
+        predicts: what the model predicts: "labels" of records, or the next tokens of "texts".
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Clients(nn.Module):
         self.predicts: Literal["labels", "texts"] = "labels"
 
     def mixed_precision(self, device: torch.device) -> torch.autocast:
-        """Context manager in which both sides compute in the chosen precision; weights and losses stay float32."""
+        """Make a context manager that computes in the chosen `precision` on `device`; weights, losses stay float32."""
         short = self.precision == "bfloat16" or (self.precision == "auto" and short_by_default(device))
         return torch.autocast(device.type, torch.bfloat16, enabled=short)
 
@@ -135,9 +135,11 @@ class Clients(nn.Module):
         """Copy the lower segment for every client and add the networks that the defense needs.
 
         Args:
-            lower: one client's lower segment; all clients start with its weights.
+            lower: one client's lower segment (the layers up to the cut); all clients start with its weights.
+            domain: what one record is; the segment is tried on zeros of this shape.
+            classes: number of classes, or of 0/1 labels per record.
             seed: seed of the frozen block, the defense's networks, and mixing ratios that are drawn once.
-            protocol: the protocol; None for one client.
+            protocol: the protocol; None for one client with one server.
             block: a transformer block that clients run, frozen, after a shuffle: the model's first block above the cut
                 (`privkit.models.tokens.first_block`). A defense with frozen_block="first" needs it; with "auto",
                 clients run a block only if it is given here.
@@ -230,14 +232,17 @@ class Clients(nn.Module):
             labels: labels, int64 [n, B], or 0 and 1 in [n, B, L] if each record has L labels.
             generator: the only source of randomness for groups and defense.
             number: the round's number, 0-based.
-            lowers: a function that computes the lower segments' outputs in another way; None calls the segments.
-            groups: the mixing groups; None draws the round's groups from `generator`.
+            lowers: a function that replaces the call of the stacked segments: (images [M, B, ...], the number of the
+                client whose segment runs each batch, or None for batch i at client i) -> smashed data.
+            groups: numbers of the clients whose records are mixed, int64 [M, k]; None draws the round's groups.
         """
         groups = self.groups(number, generator) if groups is None else groups
         return self._forward(stages_of(self.defense), images, labels, generator, groups, lowers or self.lowers)
 
     def groups(self, number: int, generator: Generator) -> Tensor:
-        """Mixing groups of round `number`, int64 [M, k], as in `SplitProtocol.groups`; without mixing, k is 1."""
+        """Form the mixing groups of round `number` (0-based): the numbers of the clients mixed into each of M messages,
+        int64 [M, k], as in `SplitProtocol.groups`; without mixing, k is 1.
+        """
         if self.defense.group > 1:
             return self.protocol.groups(self.defense.group, number, generator)
         return torch.arange(self.protocol.active, device=generator.device).unsqueeze(1)
@@ -326,10 +331,10 @@ class Clients(nn.Module):
         return guess.flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
-        """The defended smashed data of test images [n, B, ...], without defenses that mix clients or act in training
-        only.
+        """Compute the defended smashed data [n, B, ...] of test images [n, B, C, H, W], B for each of n clients.
 
-        `noise_free` also leaves out noise, and steps that remove noise. The defense draws from `generator`.
+        Steps of the defense that mix clients or act in training only are left out. `noise_free` also leaves out noise,
+        and steps that remove noise. The defense draws from `generator`.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:
@@ -342,17 +347,17 @@ class Clients(nn.Module):
 
     @torch.no_grad()
     def smashed_shape(self, domain: Domain) -> tuple[int, ...]:
-        """The shape of one record's smashed data."""
+        """Return the shape of one record's output of a lower segment, for records of `domain`, before the defense."""
         device = next(iter(self.parameters()), torch.zeros(())).device
         with seeded(device, 0):
             return tuple(self.lowers.copy(0).eval()(domain.zeros(1).to(device)).shape[1:])
 
     @torch.no_grad()
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
-        """Add the defense's layers before and behind the server's segment `upper`.
+        """Add the defense's layers before and behind the server's segment `upper`, and return the whole.
 
-        In front come an adapter, if the defense changes the shape of smashed data, and steps that remove noise with an
-        automatic strength. Behind come steps that act on logits. Raises `UsageError` if a step does not suit `upper`.
+        In front come an adapter with weights from `seed`, if the defense changes the shape of smashed data, and steps
+        that remove noise. Behind come steps that act on logits. Raises `UsageError` if a step does not suit `upper`.
         """
         shape = self.smashed_shape(domain)
         adapter, head = self.defense.adapter(shape, seed), self.defense.head()
@@ -365,8 +370,8 @@ class Clients(nn.Module):
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
     def client(self, number: int) -> nn.Module:
-        """The deterministic computation of client `number`, as one module on N records [N, ...]: the lower segment, the
-        deterministic parts of the defense around it (`known_forms`), and the frozen block.
+        """Make one module, for N records [N, ...], of the deterministic layers of client `number` (0-based): the lower
+        segment, the deterministic parts of the defense around it (`known_forms`), and the frozen block.
         """
         sites = sites_of(stages_of(self.defense))
         front, behind = (known_forms(site, self.classes) for site in (sites.images, sites.smashed))
@@ -376,7 +381,7 @@ class Clients(nn.Module):
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
     def behind_lower(self, upper: nn.Module) -> nn.Module:
-        """The deterministic layers behind a lower segment as one module: defense, frozen block and `upper`."""
+        """Make one module of the deterministic layers behind a lower segment: defense, frozen block and `upper`."""
         behind = known_forms(sites_of(stages_of(self.defense)).smashed, self.classes)
         parts = [*behind, *filter(None, [self.block])]
         return nn.Sequential(*parts, upper) if parts else upper

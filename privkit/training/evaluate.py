@@ -28,15 +28,17 @@ def evaluate(
     stage: tuple[str | int, ...] = ("test",),
     noise_free: bool = False,
 ) -> TaskScores:
-    """Accuracy, MCC and AUC of the defended model on test images; if it predicts texts, only accuracy.
+    """Compute accuracy, MCC and AUC of the defended model on test images; if it predicts texts, only accuracy.
 
     Images pass through the n clients' lower segments in turn, so the result is a mean over clients. The defense gets
     labels of other images; with the true labels, a defense that leaks them would look accurate.
 
     Args:
+        clients: the clients' segments and the defense; mixing and steps for training only are left out.
         upper: the server's segment; its first output holds the scores of the classes.
         images: test images, on the clients' device; images that do not fill a last round are left out.
         batch_size: images per client and round.
+        seed: the seed of the defense's random numbers.
         stage: name of the evaluation, which determines its random numbers together with `seed`.
         noise_free: whether to leave out the defense's noise, and the masks and scaling that remove noise.
 

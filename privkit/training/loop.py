@@ -69,15 +69,16 @@ def _copied(module: nn.Module) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A defended model after its last epoch.
+    """Holds a defended model after its last epoch.
 
     Attributes:
-        edge: the clients' lower segments and their defense.
-        upper: the server's segment; for standalone clients, their own upper segments, stacked.
-        curve: mean training loss of each epoch.
-        release_count: how often the run released one record, and how often one client released anything.
-        validation: accuracy, MCC and AUC of each epoch on validation images; empty if there are no such images.
-        best: the epoch with the best score on validation images; None if there are no such images.
+        edge: the clients' lower segments and their defense, in evaluation mode.
+        upper: the server's segment, in evaluation mode; stacked for several servers or standalone clients.
+        curve: mean training loss of each epoch, in nats for cross-entropy.
+        release_count: how often training released one record, and how often one client released anything; accountants
+            compute ε from these counts.
+        validation: scores of each epoch on validation images, such as accuracy, MCC and AUC; empty without them.
+        best: number and weights of the epoch with the best validation score; None without validation images.
     """
 
     edge: Clients
@@ -104,12 +105,18 @@ def release_count(
     client with fewer images than a batch sends some images several times; images are counted by their ids.
 
     Args:
-        spec: training options; the batch size and `freeze_lower` are used.
+        clients: the clients, with the protocol and the defense.
+        spec: training options, such as batch size, `freeze_lower` and DP-SGD.
+        private: the indices of each client's private images.
+        epochs: number ≥ 0 of training epochs.
         recorded: the attacked images; None if no images are sent after training.
         passes: how often the attacked images are sent after training.
         others: whether the attacked images differ from the private ones. A record is then released either in training
             or afterwards, so the larger number counts. For a client, all rounds count, because its trained segment
             affects every release.
+
+    Returns:
+        The counts that a defense's `Receipt` turns into the certificate of the whole run.
     """
     protocol = clients.protocol
     total = int(private.sizes.sum())
@@ -162,7 +169,7 @@ def train(
     validation: Batch | None = None,
     goes_on: Callable[[int], bool] | None = None,
 ) -> Trained:
-    """Train both sides on the private images.
+    """Train the clients' and the server's segments on the private images, in place.
 
     Every epoch draws a new order for each client. Only whole batches are used, so each message (a batch of smashed
     data) has the B images for which the defense's guarantee holds. An epoch's randomness depends only on the seed and
@@ -175,9 +182,10 @@ def train(
         clients: the clients, on the device of `private`.
         upper: the server's segment, on the same device; stacked for standalone clients.
         private: all clients' images, on the training device.
+        spec: optimizers, batch size B and other options of the training.
         epochs: number of epochs, ≥ 0.
         seed: seed of orders, groups, the defense, and random layers such as dropout.
-        shares: the images of each client; None for random parts of equal size.
+        shares: the indices of each client's images in `private`; None for random parts of equal size.
         checkpoint: object that saves the state after epochs and reports progress; None for neither.
         play: function that computes a round; `privkit.wire.transcript.Transcript` also records the messages.
         validation: images on which every epoch is evaluated, to keep the best epoch as well as the last; they do not
@@ -186,6 +194,9 @@ def train(
             For example, `Ledger.affords` stops training before a privacy budget is exceeded. If the answer depends on
             released data, the certificate for a fixed number of epochs does not hold; use an adaptive ledger's
             certificate.
+
+    Returns:
+        The trained segments, the losses, and how often the training released each record.
 
     Raises:
         UsageError: if there are fewer images than one round needs, or a batch is too small for the defense.

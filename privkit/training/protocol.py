@@ -14,14 +14,17 @@ from privkit.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class SplitProtocol(Checked):
-    """How clients, lower segments, server updates and returned gradients are organized.
+    """Describes who trains and sends what: clients, lower segments, server updates and returned gradients.
+
+    A lower segment is the network up to the cut, an upper segment the rest. In a mixing group, a defense mixes the
+    records of k clients into one message.
 
     Attributes:
-        clients: number of clients, n.
+        clients: number n ≥ 1 of clients.
         lower: "own" (each client keeps a lower segment) or "handed_on" (one lower segment goes from client to client,
             and they take turns: sequential SL).
         upper: "shared" (the server's) or "own" (each client trains a whole network alone: standalone).
-        servers: M, the number of servers, each with its own upper segment for n/M neighboring clients.
+        servers: number S ≥ 1 of servers, a divisor of n, each with its own upper segment for n/S neighboring clients.
         average: when lower segments are averaged, weighted by each client's share of the data: "never", after every
             "round" or "epoch" (FedAvg).
         gradient: the cut-layer gradient that a client gets: "unicast" (the client's own part, masked and scaled),
@@ -77,22 +80,22 @@ class SplitProtocol(Checked):
 
     @property
     def uppers(self) -> int:
-        """Number of upper segments that are trained separately."""
+        """Count the upper segments that are trained separately: one for each server or standalone client."""
         return self.clients if self.upper == "own" else self.servers
 
     @property
     def quick_attacks(self) -> tuple[str, ...]:
-        """Attacks that `--attack auto` adds for this protocol: attacks on labels if clients keep the labels."""
+        """Name the attacks that `--attack auto` adds for this protocol: label inference if clients keep the labels."""
         return ("release_clustering",) if self.labels == "kept" else ()
 
     @property
     def stacked(self) -> bool:
-        """Whether there is a stack of upper segments, which means several servers or standalone clients."""
+        """Tell whether upper segments form a `Stacked`, as those of several servers or of standalone clients do."""
         return self.upper == "own" or self.servers > 1
 
     @property
     def active(self) -> int:
-        """Number of clients that send in one round; one if they take turns."""
+        """Count the clients that send in one round; one if they take turns."""
         return 1 if self.lower == "handed_on" else self.clients
 
     def check_group(self, name: str, group: int) -> None:
@@ -118,7 +121,7 @@ class SplitProtocol(Checked):
             )
 
     def unmatched(self, group: int) -> int:
-        """Number of clients in the last, smaller mixing group; 0 if groups of k = `group` divide the clients.
+        """Count the clients in the last, smaller mixing group; 0 if groups of k = `group` divide the clients.
 
         Source: CutMixSL §4, "Communication Efficiency": one unmatched client sends its smashed data, two unmatched
         clients of a 4-way CutMix conduct a 2-way CutMix.
@@ -126,9 +129,10 @@ class SplitProtocol(Checked):
         return self.active % group
 
     def groups(self, group: int, number: int, generator: Generator) -> Tensor:
-        """The mixing groups of k = `group` clients in round `number` (0-based): numbers of n clients, int64 [⌈n/k⌉, k].
+        """Form the mixing groups of k = `group` clients in round `number` (0-based), int64 [⌈n/k⌉, k].
 
-        The last group may have fewer clients, and is filled with −1. `generator` is used only if grouping is random.
+        Each row holds the numbers 0..n − 1 of the clients in one group; n is the number of clients that send. The last
+        group may have fewer clients, and is filled with −1. `generator` is used only if grouping is random.
 
         >>> SplitProtocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
         [[1, 4], [2, 3], [0, -1]]

@@ -21,12 +21,14 @@ _ONE_SERVER = SplitProtocol()  # the protocol for a single message
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """The result of one training round with M messages (batches of B records); weights' gradients are in `.grad`.
+    """Holds the result of one training round with M messages (batches of B records that the server gets at once).
+
+    The gradients of the weights are not here, but in the parameters' `.grad`.
 
     Attributes:
-        losses: loss of each message, [M], detached.
-        sent: the clients' forward pass.
-        cut_gradient: gradient of each message's own loss at the cut, [M, B, ...], as the server sent it back.
+        losses: mean loss of each message, float [M], detached.
+        sent: the results of the clients' forward pass: smashed data, messages and receipt.
+        cut_gradient: gradient of each message's own loss at the cut, float [M, B, ...], as the server sent it back.
         second: tensors that crossed the second cut of a U-shape (clients hold the last layers); None without a second
             cut.
     """
@@ -52,19 +54,24 @@ def split_round(
     """Run the forward and backward pass of one round, in which n clients send batches of B images.
 
     The defended smashed data are detached at the cut. The returned gradient enters the *same* graph, so the backward
-    pass uses the noise, masks and permutations of the forward pass.
+    pass uses the noise, masks and permutations of the forward pass. Gradients are added to the parameters' `.grad`; the
+    caller clears them and steps the optimizers.
 
     Args:
+        clients: the clients' segments and the defense.
         upper: the server's segment, or a stack of segments for several servers or standalone clients; for a U-shape,
             with the clients' last layers.
-        images: images [n, B, C, H, W].
-        labels: labels, int64 [n, B].
+        images: the batch of every client that sends, [n, B, C, H, W] in [0, 1].
+        labels: labels, int64 [n, B], or 0 and 1 in [n, B, L] if each record has L labels.
         draws: generator of the mixing groups and of the defense's random numbers.
-        shares: each client's share d_i of the data, [n]; None for equal shares.
+        shares: each client's share d_i of the data, float [n], which weights the messages; None for equal shares.
         number: number of the round, 0-based.
         update: the server's optimizer step, called after every message (batch of smashed data) if the protocol has
-            `updates="message"`.
-        groups: the mixing groups; None draws the round's groups from `draws`.
+            `updates="message"`; not used otherwise.
+        groups: numbers of the clients whose records are mixed, int64 [M, k]; None draws the groups from `draws`.
+
+    Returns:
+        The losses, the messages, and the gradient at the cut.
 
     Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client gets the gradient of its own
     message's loss; the server weights messages by Σ d_i over their clients. CutMixSL §3.3, the ×n variant.

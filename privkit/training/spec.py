@@ -37,19 +37,20 @@ Scale = Annotated[float, Ge(1e-9), Le(1e9)]  # a clipping norm or a noise multip
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec(Checked):
-    """The optimizer and schedule of one side (clients or server).
+    """Chooses the optimizer and the learning-rate schedule of one side (clients or server).
 
     Attributes:
         optimizer: "adamw", "adam" or "sgd".
-        learning_rate: largest rate of the schedule.
+        learning_rate: largest rate > 0 of the schedule.
         momentum: momentum of sgd in [0, 1); None for 0.
-        weight_decay: decoupled for adamw and an L2 term for the others; None for 0.05 with adamw, else 0.
+        weight_decay: weight decay ≥ 0, decoupled for adamw and an L2 term for the others; None for 0.05 with adamw,
+            else 0.
         schedule: how the rate changes. "one_cycle" rises and falls along cosines. "cosine" rises linearly and falls
             along a cosine. "multi_step" multiplies the rate by `decay` at each milestone. "constant" keeps it.
-        warm_up: for one_cycle and cosine, the share of the steps in which the rate rises; None for 0.1.
+        warm_up: for one_cycle and cosine, the share in [0, 1] of all steps in which the rate rises; None for 0.1.
         milestones: for multi_step, the numbers of epochs after which the rate falls, ascending.
-        decay: for multi_step, the factor at each milestone; None for 0.1.
-        lowest_rate: for cosine, the final rate, at most `learning_rate`; None for 0.
+        decay: for multi_step, the factor in (0, 1] at each milestone; None for 0.1.
+        lowest_rate: for cosine, the final rate in [0, `learning_rate`]; None for 0.
 
     Source: Loshchilov and Hutter 2019 (AdamW); Smith and Topin 2017 (one cycle).
 
@@ -84,7 +85,7 @@ class OptimizerSpec(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec(OptimizerSpec):
-    """Options for training the task; the budget sets the number of epochs.
+    """Chooses the options for training the task. The number of epochs is a separate argument of `train`.
 
     The options of `OptimizerSpec` apply to the lower side (clients).
 
@@ -92,14 +93,15 @@ class TrainingSpec(OptimizerSpec):
     one particular optimizer or schedule is copied only if both sides use this optimizer or schedule.
 
     Attributes:
-        batch_size: B, number of images that each client sends in a round. A batch-level defense mixes within a batch.
+        batch_size: number B ≥ 1 of images that each client sends in a round. A batch-level defense mixes within a
+            batch.
         freeze_lower: whether the clients' segments keep their initial weights, as in the patch-shuffling paper.
-        fraction: share of the private images that are used for training, with unchanged class shares.
+        fraction: share in (0, 1] of the private images that are used for training, with unchanged class shares.
         augment: augmentation at the clients: "none"; "crop", shifts by up to an eighth of the side; "crop_flip", with
             flips; or "histology", also with vertical flips and random colors.
         private: whether lower segments are trained by DP-SGD: each client clips the gradient of every record and adds
             noise to the sum. Needs `clip` and `noise`.
-        clip: for DP-SGD, the largest norm C of one record's gradient.
+        clip: for DP-SGD, the largest L2 norm C of one record's gradient.
         noise: for DP-SGD, the noise's standard deviation divided by C (opacus' noise_multiplier).
         loss: "cross_entropy", or "multi_label" for binary cross-entropy of every label; an upper segment that defines
             `loss` keeps its own (`privkit.training.losses.OwnLoss`).
@@ -160,12 +162,12 @@ class TrainingSpec(OptimizerSpec):
 
     @property
     def lower(self) -> OptimizerSpec:
-        """The optimizer and schedule of the clients' weights."""
+        """Return the optimizer and schedule of the clients' weights."""
         return OptimizerSpec(**{name: getattr(self, name) for name in OptimizerSpec.__dataclass_fields__})
 
     @property
     def upper(self) -> OptimizerSpec:
-        """The optimizer and schedule of the server's weights."""
+        """Return the optimizer and schedule of the server's weights, with None replaced by the clients' value."""
         optimizer, schedule = self.upper_optimizer or self.optimizer, self.upper_schedule or self.schedule
         others = (_OF_OPTIMIZER if optimizer != self.optimizer else ()) + (
             tuple(_SCHEDULES_WITH) if schedule != self.schedule else ()

@@ -18,7 +18,7 @@ from privkit.torch_utils.out_of_memory import ran_out
 
 
 class Stacked(nn.Module):
-    """n copies of a module that are evaluated in one batched call; every parameter and buffer is stacked, [n, ...].
+    """Holds n copies of a module and evaluates them in one call; each parameter and buffer is stacked, [n, ...].
 
     Elementwise optimizers such as AdamW update each copy independently. A single copy gives the module's own results,
     bit for bit.
@@ -52,7 +52,7 @@ class Stacked(nn.Module):
 
     def forward(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
         """Evaluate every copy on its own batch: `inputs` [n, B, ...] -> outputs [n, B, ...], one tensor or several.
-        With `rows` int64 [M], copy rows[m] evaluates inputs[m] of [M, B, ...].
+        If `rows`, int64 [M], is given, copy rows[m] evaluates inputs[m], and `inputs` is [M, B, ...].
         """
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         if self.by_record is not None:
@@ -72,7 +72,7 @@ class Stacked(nn.Module):
             return cast(Tensor, call(state, inputs))
 
     def part(self, name: str) -> Stacked:
-        """The stacked copies of the submodule `name`; they share its weights."""
+        """Return the stacked copies of the submodule `name`, without copying: both objects share the weights."""
         view = Stacked.__new__(Stacked)
         nn.Module.__init__(view)
         view.copies, view.batched, view.by_record = self.copies, self.batched, None
@@ -81,8 +81,8 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def settle(self, inputs: Tensor) -> None:
-        """Test on inputs [n, B, ...] whether all n copies can be evaluated together; if not, they run in turn.
-        Recurrent layers, for example, cannot. If both ways fail, the module's own error is raised.
+        """Test on inputs [n, B, ...] whether all n copies can be evaluated together, and set `batched` to False if not.
+        Recurrent layers, for example, need one call for each copy. If both ways fail, the module's error is raised.
         """
         if self.copies == 1:
             return
@@ -96,10 +96,10 @@ class Stacked(nn.Module):
 
     @contextmanager
     def records(self) -> Iterator[dict[str, Tensor]]:
-        """Context manager in which each record has its own view of the weights, to compute per-record gradients.
+        """Make a context manager in which each record has its own view of the weights, for per-record gradients.
 
-        It yields the trained weights that the last call used: name -> [n, B, ...] for n copies and B records. Their
-        `.grad` holds the per-record gradients.
+        It yields a dictionary that each call fills with the trained weights: name -> [n, B, ...] for n copies and B
+        records. After a backward pass, `.grad` of these tensors holds the gradient of each record.
         """
         self.by_record = {}
         try:
@@ -134,7 +134,7 @@ class Stacked(nn.Module):
             ) from None
 
     def copy(self, number: int) -> nn.Module:
-        """Return one of the copies as a separate module with weights of its own."""
+        """Return copy `number` (0-based) as a separate module with weights of its own."""
         module = deepcopy(self.module)
         for part in module.modules():
             for name, stack in part.named_parameters(recurse=False):
@@ -149,7 +149,8 @@ class Stacked(nn.Module):
     def average(self, weights: Tensor) -> None:
         """FedAvg: replace every copy's weights and running statistics by the weighted mean over all n copies.
 
-        `weights` [n] sum to 1. Integer buffers, such as counters of batches, are unchanged.
+        `weights`, float [n], are each copy's share and sum to 1. Integer buffers, such as counters of batches, are
+        unchanged.
 
         Source: McMahan et al. 2017, Algorithm 1, on lower segments as in SplitFed (Thapa et al. 2020).
         """

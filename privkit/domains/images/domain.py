@@ -100,7 +100,7 @@ def clipping_warning(x: Tensor) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """The `Domain` of images, float32 [N, C, H, W] in [0, 1].
+    """Implements `Domain` for images: N images are float32 [N, C, H, W] with pixels in [0, 1].
 
     Attributes:
         shape: numbers of channels, rows and columns of an image, (C, H, W).
@@ -114,7 +114,7 @@ class Images:
 
     @classmethod
     def of(cls, x: Tensor) -> Images:
-        """The domain of the images `x`; raises `DataError` if `x` does not hold images."""
+        """Make the domain of images with the shape of `x`, [N, C, H, W]; raises `DataError` if `x` is not images."""
         check_images(x)
         _, c, h, w = x.shape
         return cls(shape=(c, h, w))
@@ -166,7 +166,9 @@ class Images:
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The MSE between each of G guesses and each of N images: [G, N]."""
+        """Compute the mean squared error over pixels between each of G guesses, [G, C, H, W], and each of N true
+        images, [N, C, H, W]: float [G, N].
+        """
         a, b = (images.cpu().flatten(1).double().numpy() for images in (guess, truth))
         squares = np.square(a).sum(1)[:, None] + np.square(b).sum(1) - 2 * a @ b.T
         return np.asarray(squares.clip(0) / a.shape[1])

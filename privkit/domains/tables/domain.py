@@ -21,16 +21,16 @@ _CLOSE = 0.05  # a dense cell counts as recovered if the guess is off by at most
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """The `Domain` of table rows, float32 [N, D + K]: D dense (numeric) columns scaled to [0, 1], then the category ids
-    of K categorical columns.
+    """Implements `Domain` for table rows: N rows are float32 [N, D + K], with D dense (numeric) columns scaled to
+    [0, 1], then the category ids of K categorical columns.
 
     Ids are whole numbers from 0, which float32 holds exactly; models use them only to look up an embedding.
 
     Attributes:
         dense: names of the dense columns.
-        ranges: public (low, high) of each dense column, the values that become 0 and 1.
+        ranges: the original values of each dense column that become 0 and 1, as public pairs (low, high).
         categorical: names of the categorical columns.
-        values: the public categories of each categorical column; a category's index is its id.
+        values: the public categories of each categorical column; a category's index is the id.
         parties: number (from 0) of the party that holds each column, dense columns first; empty if one party holds all
             columns.
 
@@ -70,11 +70,12 @@ class Tables:
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """Count the categories of each of the K categorical columns."""
         return tuple(len(values) for values in self.values)
 
     @property
     def column_sizes(self) -> tuple[int, ...]:
-        """Number of categories of every column; 0 for a dense column."""
+        """Count the categories of each of the D + K columns; 0 for a dense column."""
         return (*(0 for _ in self.dense), *self.sizes)
 
     def check(self, x: Tensor) -> None:
@@ -132,8 +133,11 @@ class Tables:
         return {"column_mean": guess}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Scores [N] of N guessed rows: shares of right cells and categories; absolute and squared errors of dense
-        cells.
+        """Score guessed row i against true row i, both [N, D + K]: a dictionary of values [N].
+
+        "cells" and "categories" are the shares in [0, 1] of right cells in all and in categorical columns. A dense cell
+        is right if the guess is off by at most 0.05. "dense_error" and "dense_mse" are the mean absolute and mean
+        squared error of dense cells. Values for missing kinds of columns are left out.
         """
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
@@ -147,7 +151,9 @@ class Tables:
         return values
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The share of wrong cells of each of G guesses compared with each of N rows, [G, N]."""
+        """Compute the share in [0, 1] of wrong cells of each of G guesses, [G, D + K], compared with each of N true
+        rows, [N, D + K]: float [G, N].
+        """
         rows, guesses = (records.cpu().double().numpy() for records in (truth, guess))
         return np.stack([1 - self._right(np.abs(rows - one)).mean(1) for one in guesses])
 
@@ -160,8 +166,10 @@ class Tables:
         return [", ".join(f"{name}={cell}" for name, cell in self._cells(row)) for row in x.cpu().tolist()]
 
     def columns(self, truth: Tensor, guess: Tensor) -> dict[str, float]:
-        """The error of the guesses in each column: the mean absolute error as a share of the column's range if the
-        column is dense, otherwise the share of wrong categories.
+        """Compute the error of N guessed rows in each column: column's name -> error in [0, 1].
+
+        The error of a dense column is the mean absolute error as a share of the column's range. The error of a
+        categorical column is the share of wrong categories. Both arguments are [N, D + K].
         """
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs()

@@ -22,13 +22,14 @@ _ORDER = 1e-3  # less than one word more or less changes ROUGE-1 in texts of up 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """The `Domain` of sequences of token ids, int64 [N, T], padded with id 0 at the end.
+    """Implements `Domain` for texts: N sequences of T token ids are int64 [N, T], padded with id 0 at the end.
 
-    `x != PADDING` is the mask of a batch's real tokens.
+    `x != PADDING` is the mask of the real tokens of a batch `x`.
 
     Attributes:
-        length: T ≥ 1, the number of tokens; longer texts are cut.
-        vocabulary: the token of each id, which is public; ids 0 and 1 stand for padding and for unknown tokens.
+        length: number T ≥ 1 of tokens in a sequence; longer texts are cut.
+        vocabulary: the public list of tokens, such as words; entry i is the token with id i. Ids 0 and 1 stand for
+            padding and for unknown tokens.
         separator: text between two tokens of a displayed sequence.
 
     >>> names = Tokens(length=4, vocabulary=("", "?", "a", "n"), separator="")
@@ -104,10 +105,12 @@ class Tokens:
         }
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Scores [N] in [0, 1] of N guessed texts: ROUGE-1, token accuracy, ROUGE-L, "exact" (1 for a perfect guess).
+        """Score guessed text i against true text i, both [N, T]: a dictionary of values [N] in [0, 1], 1 for a perfect
+        guess.
 
-        Token accuracy and "exact" compare only the places of the true text's tokens. ROUGE-1 ignores the order of
-        tokens, so shuffling a text does not change it.
+        "token_accuracy" is the share of right tokens and "exact" is 1 if all are right; both compare only the places of
+        the true text's tokens. "rouge_1" measures common tokens and ignores their order, so shuffling a text does not
+        change it. "rouge_l" measures the longest common subsequence.
 
         Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2 and §3.2 (F-measures of common
         tokens and of the longest common subsequence, with equal weights of precision and recall).
@@ -130,7 +133,9 @@ class Tokens:
         }
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """One minus the ROUGE-1 of G guesses and N texts, [G, N]; the number of misplaced tokens breaks ties."""
+        """Compute one minus the ROUGE-1 of each of G guesses, [G, T], and each of N true texts, [N, T]: float [G, N].
+        The share of misplaced tokens, with a tiny weight, breaks ties.
+        """
         a, b = truth.cpu().numpy(), guess.cpu().numpy()
         moved = np.stack([((a != one) & (a != PADDING)).mean(1) for one in b])
         return np.stack([1 - rouge_1(a, one[None]) for one in b]) + _ORDER * moved
