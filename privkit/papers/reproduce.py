@@ -193,4 +193,4 @@ def why_not(name: str, table: str, scale: Scale) -> str:
             f"privkit audit --config FILE with {' or '.join(files)} (privkit papers {name} lists the files)"
         )
     reasons = " ".join(dict.fromkeys(entry.reason for entry in entries if entry.reason))
-    return f"nothing of {name}, {table}, is measured by an audit: {reasons or 'it prints no number'}"
+    return f"an audit measures no number of {name}, {table}: {reasons or 'it prints no number'}"

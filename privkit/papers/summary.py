@@ -10,8 +10,8 @@ from privkit.papers.contract import Basis, ComparedClaim
 from privkit.papers.coverage import coverage
 from privkit.papers.orderings import needed, on_other_data, on_record
 
-_BY: dict[Basis, str] = {"formula": "by formula: ", "print": "by its own printed numbers: "}
-_OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own printed numbers do not decide "}
+_BY: dict[Basis, str] = {"formula": "by formula: ", "print": "by the paper's own printed numbers: "}
+_OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "the paper's own printed numbers do not decide "}
 
 
 def three_sentences(name: str) -> tuple[str, ...]:

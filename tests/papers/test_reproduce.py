@@ -151,7 +151,7 @@ def test_a_table_of_formulas_is_computed(tmp_path: Path) -> None:
     ("name", "table", "hint"),
     [
         ("cutmixsl", "Table 11", "unknown table of cutmixsl 'Table 11'; did you mean 'Table 1'"),
-        ("cutmixsl", "settings", "nothing of cutmixsl, settings, is measured by an audit: These are settings"),
+        ("cutmixsl", "settings", "an audit measures no number of cutmixsl, settings: These are settings"),
         ("patch_splitnn", "Table 6", "audit its experiment instead: .*table_6.toml"),
         ("cutmix", "Table 1", "did you mean 'cutmixsl'"),
     ],

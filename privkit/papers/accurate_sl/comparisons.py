@@ -61,16 +61,16 @@ def _linear_layer() -> Iterator[ComparedClaim]:
     )
     average = LinearLayer.average(rows=10, columns=16)
     yield ComparedClaim(
-        claim="Theorem 3.1 (i): when masking errs no more than the noise alone",
+        claim="Theorem 3.1 (i): when masking has at most the error of noise alone",
         ours=least_variance_for_masking(average, 0.5) ** 0.5,
         quantity="least σ on the average over U[−1, 1]",
         verdict="holds" if masks else "fails",
-        why="its condition decides every case of the grid with p < 1; at p = 1 both errors are equal",
+        why="its condition is right in every case of our grid with p < 1; at p = 1 both errors are equal",
     )
     yield ComparedClaim(
-        claim="Theorem 3.1 (ii): when scaling errs no more than the noise alone",
+        claim="Theorem 3.1 (ii): when scaling has at most the error of noise alone",
         verdict="holds" if scales else "fails",
-        why="its condition decides every case of the grid",
+        why="its condition is right in every case of our grid",
     )
     yield from (_best_factors(average, CutNoise(law="gaussian", scale=scale)) for scale in (0.3, 0.5, 0.7))
     yield ComparedClaim(
@@ -81,11 +81,11 @@ def _linear_layer() -> Iterator[ComparedClaim]:
         why="the mean error is a straight line in p, so that the best mask keeps all or nothing",
     )
     yield ComparedClaim(
-        claim="§4.1: the best scaling errs less than the best masking",
+        claim="§4.1: the best scaling has a smaller error than the best masking",
         ours=min(mask_scale_gap(*case) for case in grid),
         quantity="least gap mask(p) − scale(p)",
         verdict="holds" if all(mask_scale_gap(*case) >= 0 for case in grid) else "fails",
-        why="the gap is p(1 − p)(B + σ²F), so scaling by p never errs more than masking at p",
+        why="the gap is p(1 − p)(B + σ²F), so scaling by p has at most the error of masking at p",
     )
 
 
@@ -135,7 +135,7 @@ def _privacy() -> Iterator[ComparedClaim]:
         ours=limit,
         quantity="largest ε up to which it is a bound at δ = 1e-5",
         verdict="holds" if limit >= 1 else "fails",
-        why=f"Table 11 uses it up to ε = {largest:g}, beyond the limit",
+        why=f"Table 11 uses the formula up to ε = {largest:g}, above this limit",
     )
     backward = theorem_3_7(epsilon=1.0, delta=_DELTA, noise="backpropagated")
     yield ComparedClaim(

@@ -45,7 +45,7 @@ def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[
         ours=formula,
         quantity="group size, by the paper's formula at σ = 16/255",
         verdict="reproduced" if abs(formula - stated) <= 0.005 else "differs",
-        why="the formula needs standard deviations, although Table 1 calls them variances",
+        why="the formula gives this number with standard deviations, which Table 1 calls variances",
     )
     yield ComparedClaim(
         claim=f"ε′ of Corollary 1 is smallest at the group size {symbol}",

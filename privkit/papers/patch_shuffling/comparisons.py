@@ -25,7 +25,7 @@ def comparisons() -> Iterator[ComparedClaim]:
         ours=share,
         quantity=f"log10 of 1/N!; log10 of Eq. 8 over Eq. 7, at N = {_TOKENS}, B = {_BATCH}, k = {_KEEP}",
         verdict="holds" if share < -factorial else "fails",
-        why="a count of orders is no differential privacy: the patches leave as they are",
+        why="the number of orders gives no differential privacy: the patches are sent unchanged",
     )
     claimed = proposition_2(tokens=_TOKENS, batch=_BATCH, kept=kept)
     yield ComparedClaim(
