@@ -143,8 +143,7 @@ def best_pictures(puzzle: Puzzles, at: Places, kicks: int, rng: np.random.Genera
         alone = Puzzles(unary=puzzle.unary[0][each, places], pairs=pairs, frame=frame)
         as_they_are = np.tile(np.arange(inside), (pictures, 1))
         within = best_arrangement(alone, [as_they_are, *starts(alone)], ceil(_KICKS_OF_EACH * kicks), rng)
-        gained = alone.score(within) > alone.score(as_they_are)
-        at = np.take_along_axis(pieces, np.where(gained[:, None], within, as_they_are), 1).reshape(1, -1)
+        at = np.take_along_axis(pieces, within, 1).reshape(1, -1)
         score = puzzle.score(at).item()
         if score - before <= _GROWTH * abs(score):
             break

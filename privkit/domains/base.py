@@ -93,7 +93,7 @@ class Batch:
         return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
 
     def joined(self, other: Batch) -> Batch:
-        """Append the records of `other`, a batch of the same domain, to the records of this batch."""
+        """A new batch: the records of this batch, then those of `other`, a batch of the same domain."""
         x, y, ids = (torch.cat(pair) for pair in ((self.x, other.x), (self.y, other.y), (self.ids, other.ids)))
         return replace(self, x=x, y=y, ids=ids)
 
