@@ -16,7 +16,7 @@ from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.known_lower import check_release, frozen, without_block
 from privkit.attacks.inversion.white_box import Weight, WhiteBox
-from privkit.attacks.order.jigsaw import Compatibility, Jigsaw
+from privkit.attacks.order.jigsaw import QUICK_KICKS, Compatibility, Jigsaw
 from privkit.attacks.order.own_tokens import OWN_ROUNDS
 from privkit.attacks.order.piece_solver import restored
 from privkit.attacks.search_space import Untuned
@@ -67,7 +67,9 @@ class JigsawWhiteBox(ReconstructingAttack):
     def mounting(self) -> ImageMounting:
         return Mounting(
             start=None if self.epochs == 0 else replace(self, pieces_epochs=0, kicks=0, epochs=0),
-            control=lambda steps: replace(self, pieces_epochs=ceil(CONTROL_STEPS / steps), epochs=1),
+            control=lambda steps: replace(
+                self, pieces_epochs=ceil(CONTROL_STEPS / steps), kicks=min(self.kicks, QUICK_KICKS), epochs=1
+            ),
             undoes=frozenset({"maps", "permutes"}),
         )
 

@@ -51,7 +51,7 @@ _JOINT: dict[Compatibility, tuple[bool, ...]] = {
 }
 """Whether each network that is trained reads all tokens of an image at once."""
 _HELD_OUT = 0.1  # share of own images on which "auto" chooses
-_HELD_OUT_KICKS = 10
+QUICK_KICKS = 10  # kicks of the search in trials on own images and in controls
 _TRIED = 0.2  # share of own rows on which a solver is compared with tokens in their places
 _STAGES = ("places", "joint", "members")  # networks in the order of their training
 _READ_AT_START = 100  # own images that show what patches look like, if nothing else is learned
@@ -112,7 +112,7 @@ class Jigsaw(ReconstructingAttack):
             passes=self.passes,
             start=None if self.epochs == 0 else replace(self, epochs=0, kicks=0, read=min(self.read, _READ_AT_START)),
             undoes=frozenset({"permutes"}),
-            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps)),
+            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps), kicks=min(self.kicks, QUICK_KICKS)),
         )
 
     def run(
@@ -229,7 +229,7 @@ def _tried(solver: Solver, own: OwnTokens, size: int) -> Solver:
     released, patches, decoder = given(own.released), own.patches, solver.decoder
     tried = max(1, int(_TRIED * len(released)) // size) * size
     rows, wanted = released[:tried], patches[:tried]
-    quick = replace(solver, kicks=min(solver.kicks, _HELD_OUT_KICKS))
+    quick = replace(solver, kicks=min(solver.kicks, QUICK_KICKS))
     placed = put(rows, quick.solve(View(round=0, smashed=rows, messages=len(rows) // size), 0), size)
     away, missing = decoder.drawn(placed) - decoder.usual, wanted - decoder.usual
     share = float(((away * missing).sum() / away.square().sum().clamp_min(1e-12)).clamp(0, 1))
@@ -245,6 +245,6 @@ def _solver_error(tokens: Tensor, patches: Tensor, solver: Solver) -> float:
     """Mean squared error of a solver's images from shuffled tokens; tokens and patches are [N, T, ·]."""
     order = torch.rand(tokens.shape[:2], generator=Generator().manual_seed(solver.seed)).argsort(1).to(tokens.device)
     view = View(round=0, smashed=take(tokens, order))
-    quick, geometry = replace(solver, kicks=min(solver.kicks, _HELD_OUT_KICKS)), solver.decoder.geometry
+    quick, geometry = replace(solver, kicks=min(solver.kicks, QUICK_KICKS)), solver.decoder.geometry
     drawn = quick.picture(view, quick.solve(view, 0))
     return float((drawn - unpatchify(patches, geometry.patch, geometry.image_shape)).square().mean())
