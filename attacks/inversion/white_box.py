@@ -48,9 +48,9 @@ _PLACE_IMAGES = 2_000  # most images; more hardly improve the places, and all to
 _CALIBRATION_EPOCHS = 2
 _UNTRIED = (0.1, 0.0)
 _UNTRIED_MIXED = (0.1, 0.3)
-# weights of total variation: small for exact releases, large for noisy releases
-_VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)
+_VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)  # weights of total variation: small for exact releases, large for noise
 _DISTANCES = (0.0, 0.3)  # weights of the distance: above 0 if a release leaves pixels undetermined
+_NEAR_LEARNED = ((0.003, 10.0), (0.003, 100.0))  # both weights, where wrong images explain a release nearly as well
 
 Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
 _Rows = View | LinkedRows
@@ -206,6 +206,14 @@ class WhiteBox(ReconstructingAttack):
             order=order,
         )
 
+    def _begins(self, rows: _Rows, learned: _Own, order: str) -> str:
+        """The start that is possible: "learned", "mean", "zero" or "grey"."""
+        wish = self.start or ("learned" if self.recipe == "strong" else "grey")
+        if learned.images is None:
+            return "grey" if wish in ("learned", "mean") else wish
+        alone = order == "known" and rows.mixed == 1 and rows.weights is None
+        return "mean" if wish == "learned" and not alone else wish
+
     def _problem(self, rows: _Rows, observation: ImageObservation, learned: _Own, order: str, unit: Tensor) -> Problem:
         smashed, group, records = rows.smashed, 1, None
         if isinstance(rows, LinkedRows):
@@ -213,15 +221,13 @@ class WhiteBox(ReconstructingAttack):
         elif order == "batch":
             group = rows_a_message(rows)
         count = len(smashed) * rows.mixed if records is None else int(records.max()) + 1
-        start = torch.full((count, *observation.image_shape), 0.5, device=smashed.device)
-        wish = self.start or ("learned" if self.recipe == "strong" else "grey")
-        places = None
-        if wish == "zero":
-            start = torch.zeros_like(start)
-        elif wish in ("learned", "mean") and learned.images is not None:
-            start = learned.images.mean(0).expand_as(start)
-            if wish == "learned" and order == "known" and rows.mixed == 1 and rows.weights is None:
-                start = learned.regression(smashed)
+        places, begins = None, self._begins(rows, learned, order)
+        grey = 0.0 if begins == "zero" else 0.5
+        start = torch.full((count, *observation.image_shape), grey, device=smashed.device)
+        if begins == "learned":
+            start = learned.regression(smashed)
+        elif begins == "mean":
+            start = given(learned.images).mean(0).expand_as(start)
         if order in ("shuffled", "batch") and learned.images is not None and self.recipe == "strong":
             places = learned.places.costs(smashed)
         return Problem(
@@ -278,13 +284,15 @@ class WhiteBox(ReconstructingAttack):
         fixed = self.total_variation, self.l2
         tries = (_VARIATIONS, _DISTANCES) if strong else ((0.0,), (0.0,))
         smooth, near = (values if one is None else (one,) for one, values in zip(fixed, tries, strict=True))
-        weights = list(product(smooth, near))
+        weights = {order: [*product(smooth, near)] for order in orders}
+        if strong and fixed == (None, None) and self._begins(views[0], learned, orders[0]) == "learned":
+            weights[orders[0]] += _NEAR_LEARNED
         method = self._method(orders[0])
         asks = observation.query is not None and observation.rules.allow(self.passes)
-        if len(orders) * len(weights) == 1 or tried is None or not asks or method.epochs == 0:
+        if sum(map(len, weights.values())) == 1 or tried is None or not asks or method.epochs == 0:
             first, second = (other if one is None else one for one, other in zip(fixed, usual, strict=True))
             return orders[0], first, second
-        candidates = [(order, *pair) for order in orders for pair in weights]
+        candidates = [(order, *pair) for order in orders for pair in weights[order]]
         draws = Generator(tried.device).manual_seed(root)
         with torch.no_grad():
             answers = [given(observation.query)(tried, draws) for _ in range(self.passes)]
@@ -311,7 +319,7 @@ class WhiteBox(ReconstructingAttack):
             return wrong[:, counted].mean(1).tolist()  # type: ignore[no-any-return]
 
         for order in orders:
-            errors += tried_on(order, weights)
+            errors += tried_on(order, weights[order])
         best = min(range(len(errors)), key=errors.__getitem__)
         if self.order == "auto" and strong and tokens and _mixes_images(learned.lower, tried, answers[0]):
             pair = candidates[best][1:]  # an order over a message is costly to try: with these weights only

@@ -126,6 +126,21 @@ def test_priors_are_chosen_by_attacking_ones_own_images() -> None:
     assert error(chosen) < 0.9 * error(run(WhiteBox(total_variation=0.1, l2=0.0), lower, noisy))
 
 
+class Folded(nn.Module):
+    """Many images explain its release nearly as well as the right one."""
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return (18 * numbers).cos()
+
+
+@pytest.mark.slow
+def test_stays_near_its_learned_start_where_wrong_images_explain_the_release() -> None:
+    lower = drawn(nn.Flatten, lambda: nn.Linear(64, 80), Folded)
+    found = error(run(WhiteBox(), lower))
+    assert found < 1.1 * error(run(WhiteBox(epochs=0), lower))
+    assert found < 0.93 * min(error(run(WhiteBox(l2=weight), lower)) for weight in (0.0, 0.3))
+
+
 @pytest.mark.parametrize("order", ["known", "shuffled"])
 def test_rounds_of_the_same_victims_are_averaged(order: Any) -> None:
     def defend(smashed: Tensor, draws: Generator) -> Tensor:
