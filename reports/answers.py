@@ -13,7 +13,7 @@ from privkit.shared.rounding import rounded_down, rounded_up
 
 _SHOWN = [one for one in TOLD_APART if one.name != "cluster_accuracy"]
 _OF_ORDERS = [one for one in ORDERS if not one.unit]
-HEADERS = (
+_HEADERS = (
     *("defense", "attack", "seed", *(one.heading for one in _SHOWN)),
     *("proven: TPR, advantage at most", "ε at least ↓", "ε claimed"),
 )
@@ -46,7 +46,7 @@ def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
 
 def answers_table(rows: Sequence[Row]) -> Table | None:
     """A table with a line for each result row of an attack that returns scores; None if there is no such row."""
-    return _asked(rows, "auc", HEADERS, _SHOWN, lambda row: (_proven(row), *_shown(row.empirical_bound)))
+    return _asked(rows, "auc", _HEADERS, _SHOWN, lambda row: (_proven(row), *_shown(row.empirical_bound)))
 
 
 def orders_table(rows: Sequence[Row]) -> Table | None:

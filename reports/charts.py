@@ -13,7 +13,7 @@ from privkit.shared.interval import Interval
 from privkit.shared.limits import Limits
 
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46  # margins of a chart's panel, for ticks and labels, in SVG units
-COLORS = 6  # number of line colors, which the style sheet defines
+_COLORS = 6  # number of line colors, which the style sheet defines
 _BINS = 30
 _SHOWN = (0.5, 99.5)  # percentiles of the scores that limit a histogram, since one outlier would flatten it
 _CORNERS = 120  # largest number of corners of a drawn ROC curve
@@ -158,7 +158,7 @@ def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
     x = replace(x, whole=True)
     shapes = [Shape(kind="floor", points=points(x([1, longest]), y([0.5, 0.5])), name="chance")]
     for number, (label, areas) in enumerate(by_epoch.items()):
-        epochs, color = np.arange(1, len(areas) + 1), f"c{number % COLORS}"
+        epochs, color = np.arange(1, len(areas) + 1), f"c{number % _COLORS}"
         around = np.concatenate([y([area.low for area in areas]), y([area.high for area in reversed(areas)])])
         shapes.append(Shape(kind=f"band {color}", points=points(x(np.concatenate([epochs, epochs[::-1]])), around)))
         line = points(x(epochs), y([area.value for area in areas]))

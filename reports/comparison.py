@@ -46,7 +46,7 @@ class Comparison(Frozen):
         return html_table(comparison_table(self), NOTE)
 
 
-HEADERS = ("defense / attack", "quantity", "seeds", "A", "B", "B − A", "p", "effect")
+_HEADERS = ("defense / attack", "quantity", "seeds", "A", "B", "B − A", "p", "effect")
 NOTE = (
     "B − A with its 95 % interval: over seeds if there are several; else over records, or from the limits of both runs "
     "if no values of records are stored. p: Wilcoxon's signed-rank test of the paired records, two-sided, adjusted by "
@@ -71,4 +71,4 @@ def comparison_table(comparison: Comparison) -> Table:
         )
         for found in comparison.differences
     ]
-    return Table(headers=HEADERS, rows=tuple(lines))
+    return Table(headers=_HEADERS, rows=tuple(lines))

@@ -91,7 +91,7 @@ def evidence(
         requirements=tuple(_requirements([one for one in concluded if one.defense in numbered], answers, claims)),
         origins=tuple(_origin(members, made) for members, made in made_of(rows)),
         records=dict(records),
-        limits=LIMITS + (RECORDED,) * any(map(recorded, rows)),
+        limits=LIMITS + (RECORDED,) * any(map(_recorded, rows)),
     )
 
 
@@ -100,7 +100,7 @@ def _origin(rows: Sequence[Row], made: Provenance) -> Origin:
     return Origin(heading=f"{len(rows)} row{'s' * (len(rows) > 1)}", rows=tuple(map(label, rows)), made_of=parts)
 
 
-def recorded(row: Row) -> bool:
+def _recorded(row: Row) -> bool:
     """Whether a result row is from a recording, so that privkit did not observe the training or the network's task."""
     return "recording.json" in row.provenance.data
 
@@ -114,7 +114,7 @@ def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
 def _audited(rows: Sequence[Row], defenses: Sequence[str], manifest: Manifest, verdict: Verdict) -> Audited:
     first = rows[0]
     counts = [f"{number:,} {name.replace('_', ' ')}" for name, number in first.counts.items() if number]
-    told = [] if recorded(first) else [f"partition {_distinct(row.partition for row in rows)}"]
+    told = [] if _recorded(first) else [f"partition {_distinct(row.partition for row in rows)}"]
     network = (
         _distinct(row.model for row in rows),
         f"protocol {_distinct(row.protocol for row in rows)}",

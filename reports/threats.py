@@ -33,7 +33,7 @@ from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, t
 
 Outcome = Literal["falls", "class", "holds", "not_shown", "no_number", "not_applicable", "not_tried"]
 
-HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
+_HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
     "A defense falls if an attack comes closer to the records than every constant guess and than the mean of each "
     "record's true class (the 99 % interval of the mean difference over records, in MSE for images, lies above 0), or "
@@ -377,7 +377,7 @@ def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
         (one.defense, threat_name(one.threat_model), one.sentence, ", ".join(one.against), ", ".join(one.untried))
         for one in verdicts
     )
-    return Table(headers=HEADERS, rows=lines, floor=tuple(v.outcome in ("not_tried", "no_number") for v in verdicts))
+    return Table(headers=_HEADERS, rows=lines, floor=tuple(v.outcome in ("not_tried", "no_number") for v in verdicts))
 
 
 def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:

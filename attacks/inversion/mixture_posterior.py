@@ -23,7 +23,7 @@ from privkit.attacks.inversion.rounds import by_round
 from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
-PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
+_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 """Variances to add to the noise variance, as multiples of a released number's mean variance; the best is chosen."""
 _FOLDS = 4  # folds of the adversary's images, each left out of the maps once
 _TRIED = 100  # most of the adversary's images on which penalties are tried (at least a round)
@@ -131,8 +131,8 @@ class MixturePosterior(ReconstructingAttack):
             one.add(rows)
         model = Equations.together(equations[1:]).model(sending.own.flatten(1), rows)
         played = sending.played(folds[0][: max(1, _TRIED // sending.batch) * sending.batch], self.passes)
-        errors = [float((played.guess(model, one) - played.truth).square().mean()) for one in PENALTIES]
-        penalty, tried = PENALTIES[errors.index(min(errors))], []
+        errors = [float((played.guess(model, one) - played.truth).square().mean()) for one in _PENALTIES]
+        penalty, tried = _PENALTIES[errors.index(min(errors))], []
         for number, fold in enumerate(folds if self.epochs else folds[:1]):
             if number:
                 others = Equations.together(equations[:number] + equations[number + 1 :])

@@ -102,7 +102,7 @@ class SeenTokens(ReconstructingAttack):
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)
         with seeded(device, module), torch.no_grad():
-            placed = in_place if views[0].whole else dropped_places(query, own, batch, draws)
+            placed = _in_place if views[0].whole else dropped_places(query, own, batch, draws)
             attacked = [placed(view) for view in views]
             rows, seen = torch.cat([tokens for tokens, _ in attacked]), torch.cat([there for _, there in attacked])
             learned = _Collected.of(query, own, batch, self.repeats, draws, placed)
@@ -123,7 +123,7 @@ class SeenTokens(ReconstructingAttack):
         return replace(refined, images=refined.images.view(-1, *observation.image_shape))
 
 
-def in_place(view: View) -> tuple[Tensor, Tensor]:
+def _in_place(view: View) -> tuple[Tensor, Tensor]:
     """Assign the tokens of a release to its images, if the tokens are in their places.
 
     A released row may mix k images, with public weights. Returns its tokens, repeated for each image and divided by
@@ -131,7 +131,7 @@ def in_place(view: View) -> tuple[Tensor, Tensor]:
     `NotApplicable` if weights are hidden, or every position sums several images.
 
     >>> view = View(round=0, smashed=torch.tensor([[[1.0], [0.0]]]))
-    >>> in_place(view)[1].tolist()
+    >>> _in_place(view)[1].tolist()
     [[True, False]]
     """
     tokens = as_tokens(view.smashed).float()

@@ -20,7 +20,7 @@ BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3)}
 _CHANNELS = {18: (64, 128, 256, 512), 20: (16, 32, 64), 50: (64, 128, 256, 512)}
 _MAX_SIDE = 2  # largest side of the map that max pooling leaves
 
-Depth = Literal[18, 20, 50]
+_Depth = Literal[18, 20, 50]
 _Activation = Literal["relu", "tanh"]
 Pooling = Literal["mean", "max"]
 
@@ -63,7 +63,7 @@ class ResNet(NamedCuts):
 
     domain: ClassVar[str] = "images"
 
-    depth: Depth = 18
+    depth: _Depth = 18
     activation: _Activation = "relu"
     pooling: Pooling = "mean"
     cut: str = "stage1"
@@ -84,7 +84,7 @@ class ResNet(NamedCuts):
 
 
 def pieces(
-    depth: Depth, shape: Sequence[int], classes: int, *, activation: _Activation = "relu", pooling: Pooling = "mean"
+    depth: _Depth, shape: Sequence[int], classes: int, *, activation: _Activation = "relu", pooling: Pooling = "mean"
 ) -> dict[str, nn.Module]:
     """Build the network with random weights as a chain of named modules: stem, stages, pool and head. `shape` is (C, H,
     W); the other arguments are as in `ResNet`.

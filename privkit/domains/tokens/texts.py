@@ -15,7 +15,7 @@ from privkit.domains.files import BadRow, check_exists, good_rows, need_root, nu
 from privkit.domains.tokens.reading import Labelled, Length, TextReading, Unit, Vocabulary, decoded_text, read_texts
 from privkit.errors import DataError, shortened
 
-KINDS = {
+_KINDS = {
     "animal": (1_310_000, 2_666_500),
     "artifact": (2_666_500, 4_620_000),
     "food": (7_550_000, 7_935_000),
@@ -59,7 +59,7 @@ def _definitions(length: int, vocabulary: int) -> Pools:
     texts = []
     for line in path.read_text(encoding="utf-8").splitlines():
         synset, _, definition = line.partition("\t")
-        kind = next((kind for kind, (low, high) in KINDS.items() if low <= int(synset[1:]) < high), None)
+        kind = next((kind for kind, (low, high) in _KINDS.items() if low <= int(synset[1:]) < high), None)
         if kind is not None:
             texts.append((kind, definition))
     return read_texts(texts, unit="words", length=length, vocabulary=vocabulary)
