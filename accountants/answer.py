@@ -86,7 +86,7 @@ def epsilons(
     runs = [compiled.steps(mechanism) for mechanism in mechanisms]
     rows = [compiled.bounds(run, tight=False) for run in runs]
     every = [(one, delta) for bounds, delta in zip(rows, checked, strict=True) for one in bounds]
-    limits = iter(bound.epsilons([one for one, _ in every], np.array([delta for _, delta in every])))
+    limits = iter(bound.batched_epsilons([one for one, _ in every], np.array([delta for _, delta in every])))
     for mechanism, run, bounds, delta in zip(mechanisms, runs, rows, checked, strict=True):
         answered = [(one, next(limits)) for one in bounds]
         if tight and not bounds[0].exact:

@@ -17,7 +17,7 @@ _HEADERS = (
     *("defense", "attack", "seed", *(one.heading for one in _SHOWN)),
     *("proven: TPR, advantage at most", "ε at least ↓", "ε claimed"),
 )
-NOTE = (
+ANSWERS_NOTE = (
     "AUC .5 is chance; an AUC below .5 leaks as much as one above. Brackets are 95 % intervals: DeLong's for the "
     "pooled AUC, Student's over rounds, Clopper–Pearson's for the true positive rate, and bands of both kinds of "
     "scores for the advantage (the largest TPR − FPR). If the AUC's whole interval lies below .5, rate and advantage "
@@ -40,7 +40,7 @@ def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
     """The tables of a run, each with a note. The first has means over seeds or, for one seed, a line per result row."""
     summaries = over_seeds(rows)
     first = (summary_table(summaries, rows), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
-    others = ((answers_table(rows), NOTE), (orders_table(rows), ORDER_NOTE))
+    others = ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE))
     return [first, *((made, note) for made, note in others if made is not None)]
 
 

@@ -25,7 +25,7 @@ _ORDERS = (
     "published ε at the Rényi order α > 1 that is best at this δ; the paper states α ≥ 2, and its Table 1 fixes α = 2 "
     "and δ = .5 (published_at_order_2 in .csv and .json)"
 )
-NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lower one."
+BUDGETS_NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lower one."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,16 +160,16 @@ def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
     return list(notes)
 
 
-def markdown(rows: Sequence[BudgetRow], compare: bool = False) -> str:
+def budget_markdown(rows: Sequence[BudgetRow], compare: bool = False) -> str:
     """The table in GitHub Markdown, with the remarks below."""
     said = [f"\n{escape.markdown(line)}" for line in _numbered(rows, compare)]
-    return tables.markdown(budget_table(rows, compare), "\n".join([NOTE, *said]))
+    return tables.table_markdown(budget_table(rows, compare), "\n".join([BUDGETS_NOTE, *said]))
 
 
-def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
+def budget_latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
     """The table as a booktabs tabular, with the remarks below."""
-    body = tables.latex(budget_table(rows, compare))
-    said = [escape.latex(line) for line in (NOTE, *_numbered(rows, compare))]
+    body = tables.table_latex(budget_table(rows, compare))
+    said = [escape.latex(line) for line in (BUDGETS_NOTE, *_numbered(rows, compare))]
     return body + "".join(rf"\par{{\footnotesize {line}}}" + "\n" for line in said)
 
 

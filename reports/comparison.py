@@ -43,11 +43,11 @@ class Comparison(Frozen):
     def _repr_html_(self) -> str:
         from privkit.reports.html import html_table
 
-        return html_table(comparison_table(self), NOTE)
+        return html_table(comparison_table(self), COMPARISON_NOTE)
 
 
 _HEADERS = ("defense / attack", "quantity", "seeds", "A", "B", "B − A", "p", "effect")
-NOTE = (
+COMPARISON_NOTE = (
     "B − A with its 95 % interval: over seeds if there are several; else over records, or from the limits of both runs "
     "if no values of records are stored. p: Wilcoxon's signed-rank test of the paired records, two-sided, adjusted by "
     "Holm for all lines; a record that several seeds attack counts once. It speaks of these trained models; only an "

@@ -20,7 +20,7 @@ from privkit.shared.interval import Interval
 from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, differs, floor_title, likeness, measure
 from privkit.shared.rounding import rounded_up
 
-NOTE = (
+FRONTIER_NOTE = (
     "One line per setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
     "records. Dominated: another defended setting is at least as good in accuracy, in what it gives away and in "
     "proven ε (if either has one), and better in one: its ε is smaller, or the intervals of one of the others do not "
@@ -125,7 +125,7 @@ def frontier_table(found: Frontier) -> Table:
     return Table(headers=headers, rows=(*lines, *floors), floor=(False,) * len(lines) + (True,) * len(floors))
 
 
-def to_csv(found: Frontier) -> str:
+def frontier_csv(found: Frontier) -> str:
     """CSV with a line for each setting, all numbers unrounded; floors (guesses without the release) are columns."""
     lines = []
     for point in found.points:

@@ -37,7 +37,7 @@ class Table:
         return [row for row, floor in zip(self.rows, self.floor, strict=True) if floor == floors]
 
     def __str__(self) -> str:
-        return markdown(self, "").strip()
+        return table_markdown(self, "").strip()
 
     def _repr_html_(self) -> str:
         from privkit.reports.html import html_table
@@ -153,14 +153,14 @@ def summary_note(summaries: Sequence[Summary]) -> str:
     )
 
 
-def markdown(shown: Table, note: str = IMAGES.note) -> str:
+def table_markdown(shown: Table, note: str = IMAGES.note) -> str:
     """The table in GitHub Markdown, with the note below."""
     lines = ["| " + " | ".join(map(escape.markdown, shown.headers)) + " |", "|" + " --- |" * len(shown.headers)]
     lines += ["| " + " | ".join(map(escape.markdown, row)) + " |" for row in shown.rows]
     return "\n".join(lines) + f"\n\n{note}\n"
 
 
-def latex(shown: Table) -> str:
+def table_latex(shown: Table) -> str:
     """The table as a LaTeX booktabs tabular."""
     body = [" & ".join(map(escape.latex, row)) for row in shown.rows]
     first_floor = shown.floor.index(True) if True in shown.floor else len(body)

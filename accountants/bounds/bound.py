@@ -81,7 +81,7 @@ class ClosedForm(Bound):
         return Limit(value=self.to_log_delta(epsilon))
 
 
-def epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
+def batched_epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
     """Compute ε of B bounds, each at its own δ (`deltas` [B]). Bounds with equal `batch` keys are computed together."""
     batches: dict[Hashable, list[int]] = {}
     for at, bound in enumerate(bounds):

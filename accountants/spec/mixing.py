@@ -115,7 +115,7 @@ class FixedRatio(_Fixed):
 
     def points(self, patches: int | None) -> tuple[list[float], list[float]]:
         ratios = list(self.ratios)
-        return ratios, ratios if patches is None else rounded_up(np.array(ratios), patches).tolist()
+        return ratios, ratios if patches is None else rounded_up_to_patches(np.array(ratios), patches).tolist()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class RealizedRatios:
     def per_round(self, patches: int | None) -> RatioLaw:
         """The ratios and shares of patches as arrays [rounds, clients]; every round has the weight 1."""
         ratio = np.array(self.ratios)
-        share = ratio if patches is None else rounded_up(ratio, patches)
+        share = ratio if patches is None else rounded_up_to_patches(ratio, patches)
         norm = np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape)
         return RatioLaw(ratio=ratio, share=share, norm=norm, log_weight=np.zeros_like(ratio))
 
@@ -269,7 +269,7 @@ the law of one client's ratio if clients take the places in the group uniformly 
 """
 
 
-def rounded_up(ratio: Array, patches: int) -> Array:
+def rounded_up_to_patches(ratio: Array, patches: int) -> Array:
     """⌈λN⌉/N: each mixing ratio λ rounded up to a whole number of N = `patches` patches. A ratio within two rounding
     errors of m/N is taken as m/N.
     """

@@ -17,7 +17,7 @@ from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingA
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, whole_rounds
 from privkit.attacks.inversion.mixed_releases import LinkedRows
-from privkit.attacks.inversion.mixture_model import EQUATIONS, Equations, Model, Rows, linked, principal_features
+from privkit.attacks.inversion.mixture_model import EQUATIONS, Equations, MixedRows, Model, linked, principal_features
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.rounds import by_round
 from privkit.constraints import Count, Whole
@@ -127,7 +127,7 @@ class MixturePosterior(ReconstructingAttack):
         folds = sending.folds
         equations = [Equations(features, clients) for _ in folds]
         for fold, one in zip(reversed(folds), reversed(equations), strict=True):
-            rows = Rows.joined([sending.rows(fold) for _ in range(self.repeats)])
+            rows = MixedRows.joined([sending.rows(fold) for _ in range(self.repeats)])
             one.add(rows)
         model = Equations.together(equations[1:]).model(sending.own.flatten(1), rows)
         played = sending.played(folds[0][: max(1, _TRIED // sending.batch) * sending.batch], self.passes)
@@ -156,8 +156,8 @@ class _Sending:
         rounds = torch.arange(len(self.own), device=self.own.device).view(-1, self.batch)
         return [fold.flatten() for fold in rounds.tensor_split(min(_FOLDS, len(rounds)))]
 
-    def rows(self, some: Tensor) -> Rows:
-        return Rows.of(self.query, self.own, some, self.batch, self.draws)
+    def rows(self, some: Tensor) -> MixedRows:
+        return MixedRows.of(self.query, self.own, some, self.batch, self.draws)
 
     def played(self, some: Tensor, passes: int) -> _Played:
         """Send some of the adversary's images (indices int64 [n]) `passes` times, like the attacked images."""

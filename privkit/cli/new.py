@@ -80,9 +80,9 @@ def check(
 
     Exit codes: 0 if every law holds, 1 if a law is broken, 2 if there is no such part.
     """
-    from privkit.laws.parts import KINDS, kind_of, laws
+    from privkit.laws.parts import KINDS_WITH_LAWS, kind_of, laws
 
-    kinds = {kind_noun(kind): kind for kind in KINDS}
+    kinds = {kind_noun(kind): kind for kind in KINDS_WITH_LAWS}
     if kind is not None and kind not in kinds:
         raise unknown("kind", kind, kinds)
     found = []

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from privkit.domains.base import Pools
 from privkit.domains.files import BadRow, advice_on_missing, good_rows, need_root, one_sentence, reason
-from privkit.domains.tokens.reading import Labelled, Length, TextReading, Vocabulary, decoded_text
+from privkit.domains.tokens.reading import Labelled, Length, TextReading, VocabularySize, decoded_text
 from privkit.errors import DataError
 
 ARCHIVE = "aclImdb_v1.tar.gz"
@@ -37,7 +37,7 @@ class Imdb(TextReading):
     name: ClassVar[str] = "imdb"
 
     length: Length = 256
-    vocabulary: Vocabulary = 20_000
+    vocabulary: VocabularySize = 20_000
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         root = need_root(self.name, root, f"aclImdb/ or {ARCHIVE}")
