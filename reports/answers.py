@@ -45,12 +45,12 @@ def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
 
 
 def answers_table(rows: Sequence[Row]) -> Table | None:
-    """A table with a line for each result row of an attack that returns scores; None if there is no such row."""
+    """A table with a line for each of `rows` whose attack returns scores; None if there is no such row."""
     return _asked(rows, "auc", _HEADERS, _SHOWN, lambda row: (_proven(row), *_shown(row.empirical_bound)))
 
 
 def orders_table(rows: Sequence[Row]) -> Table | None:
-    """A table with a line for each result row of an attack that returns an order; None if there is no such row."""
+    """A table with a line for each of `rows` whose attack returns an order; None if there is no such row."""
     return _asked(rows, "direct", _ORDER_HEADERS, _OF_ORDERS, lambda row: (_bits(row),))
 
 

@@ -57,7 +57,8 @@ class _Sheet(NamedTuple):
 
 
 def render(report: Report, folder: Path, write: Write) -> Path:
-    """Write `index.html`, `tables/` and `figures/` into a folder, file by file; return the page's path."""
+    """Write the page `index.html`, `tables/` and `figures/` of a `report` into `folder`, and return the page's path.
+    `write` gets the path and the content of each file."""
     rows, mixed = report.rows, mixture(report.rows)
     found = frontier.frontier(rows, least=0)
     sheets = _sheets(report)
