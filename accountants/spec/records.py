@@ -17,7 +17,7 @@ _CLASSES: dict[str, type[Any]] = {
 
 
 def to_json(spec: object) -> Any:
-    """A specification as nested dicts and lists of JSON types. The key `kind` of each dict names its class."""
+    """A specification `spec` as nested dicts and lists of JSON types. The key `kind` of each dict names its class."""
     if is_dataclass(spec) and not isinstance(spec, type):
         kind: str = spec.kind  # type: ignore[attr-defined]
         return {"kind": kind} | {field.name: to_json(getattr(spec, field.name)) for field in fields(spec)}
