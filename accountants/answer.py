@@ -25,9 +25,9 @@ from privkit.shared.certificate import Certificate
 
 
 def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
-    """Bound from above the Rényi divergence of a run at the given orders α > 1.
+    """Bound from above the Rényi divergence of a run at the given `orders` α > 1.
 
-    A run consists of all releases of the mechanism. The `values` of the result hold one bound ≥ 0, in nats, for each
+    A run consists of all releases of the `mechanism`. The `values` of the result hold one bound ≥ 0, in nats, for each
     order. No value exceeds the bound for the same mechanism without sampling.
 
     Source: Mironov 2017. For random mixing ratios λ, ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived), where μ(λ) is the
@@ -60,6 +60,7 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
     """Compute the smallest ε for which the mechanism is proven (ε, δ)-DP, and return its certificate.
 
     Args:
+        mechanism: all releases of a run: sensitivity, noise, mixing, sampling and number of rounds.
         delta: δ in (0, 1). If it is above 1e-3 or above 1/(number of clients), the certificate contains a warning.
         tight: whether privacy loss distributions may be composed numerically if no closed form is exact. This takes
             tens of milliseconds, and up to a second for many rounds in which k of n clients are sampled.
@@ -77,7 +78,7 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 def epsilons(
     mechanisms: Sequence[SplitMechanism], deltas: Sequence[float], *, tight: bool = False
 ) -> Iterator[Certificate]:
-    """Yield a certificate of the smallest proven ε for each mechanism, at its δ in (0, 1) from `deltas`.
+    """Yield a certificate of the smallest proven ε for each of the `mechanisms`, at its δ in (0, 1) from `deltas`.
 
     The bounds are the same as in `epsilon`, in one vectorised pass. Only numerical composition (`tight`) takes
     mechanisms one by one.
@@ -86,7 +87,7 @@ def epsilons(
     runs = [compiled.steps(mechanism) for mechanism in mechanisms]
     rows = [compiled.bounds(run, tight=False) for run in runs]
     every = [(one, delta) for bounds, delta in zip(rows, checked, strict=True) for one in bounds]
-    limits = iter(bound.epsilons([one for one, _ in every], np.array([delta for _, delta in every])))
+    limits = iter(bound.batched_epsilons([one for one, _ in every], np.array([delta for _, delta in every])))
     for mechanism, run, bounds, delta in zip(mechanisms, runs, rows, checked, strict=True):
         answered = [(one, next(limits)) for one in bounds]
         if tight and not bounds[0].exact:
@@ -99,7 +100,7 @@ def epsilons(
 def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> Certificate:
     """Compute the smallest δ for which the mechanism is proven (ε, δ)-DP at a given ε ≥ 0, and return its certificate.
 
-    The bounds and the meaning of `tight` are the same as in `epsilon`.
+    The bounds and the meaning of `mechanism` and `tight` are the same as in `epsilon`.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -124,10 +125,10 @@ def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
 
 
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
-    """Bound from below the false negative rate of every attack, at each of A false positive rates: float [A].
+    """Bound from below the false negative rate of every attack, at each of A `false_positive_rates`: float [A].
 
     For a rate α in [0, 1] the bound is the maximum over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), where δ is the
-    smallest proven δ at ε (`region` computes it at some values of ε).
+    smallest proven δ at ε (`region` computes it at some values of ε). `mechanism` and `tight` are as in `epsilon`.
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 

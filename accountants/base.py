@@ -9,17 +9,21 @@ from privkit.shared.certificate import Certificate, Relation, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class RenyiCurve:
-    """Rényi differential privacy of a whole run at A orders: `values[i]` is an upper bound, in nats, on the Rényi
-    divergence of order `orders[i]` > 1."""
+    """Rényi differential privacy of a whole run at A orders. The fields after `values` are as in `Certificate`.
+
+    Attributes:
+        orders: the A orders, each > 1.
+        values: for each order, an upper bound ≥ 0, in nats, on the Rényi divergence of the run.
+    """
 
     orders: tuple[float, ...]
     values: tuple[float, ...]
-    method: str  # the bound that was used, in words
+    method: str
     relation: Relation
-    unit: Unit  # what neighbors differ in: a record or a client
-    assumptions: tuple[str, ...]  # one sentence for each assumption
-    source: str  # papers and theorems
-    versions: dict[str, str]  # versions of the libraries that took part
+    unit: Unit
+    assumptions: tuple[str, ...]
+    source: str
+    versions: dict[str, str]
 
 
 def no_protection() -> Certificate:

@@ -26,12 +26,17 @@ _QUIET, _QUIETEST = 2.0**-8, 2.0**-120
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """The result of a calibration: a mechanism that reaches the target, with its certificate. If the target is an ε,
-    the certificate's ε is at most this target."""
+    """The result of a calibration: a mechanism that reaches the target, with its certificate.
+
+    Attributes:
+        parameter: the parameter that was searched.
+        value: the smallest σ of smashed data (the σ of labels is scaled by the same factor), the smallest noise
+            parameter of randomized response, the largest number of rounds, or the smallest group.
+        mechanism: the given mechanism with this value.
+        certificate: the mechanism's certificate. If the target is an ε, the certificate's ε is at most this target.
+    """
 
     parameter: Parameter
-    # the smallest σ of smashed data (the σ of labels is scaled by the same factor), the smallest noise parameter of
-    # randomized response, the largest number of rounds, or the smallest group
     value: float
     mechanism: SplitMechanism
     certificate: Certificate
@@ -58,7 +63,7 @@ def calibrate(
         mechanism: the mechanism; the search starts at its value of the parameter.
         parameter: the parameter to find. "sigma" is the noise's standard deviation or scale, "noise_parameter" is the
             probability of a uniform answer in randomized response, "group" is the number of mixed clients.
-        epsilon: target ε > 0.
+        epsilon: target ε > 0, in nats.
         delta: δ in (0, 1).
         tight: whether privacy loss distributions may be composed numerically; σ is then precise to 1e-4, else to 1e-6.
 

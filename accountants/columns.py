@@ -237,7 +237,7 @@ COLUMNS: tuple[Column, ...] = (
 )
 """The reader, the schema and the flags of the command line come from this list."""
 BY_NAME = {column.name: column for column in COLUMNS}
-DEFAULTS = {column.name: column.default for column in COLUMNS}
+COLUMN_DEFAULTS = {column.name: column.default for column in COLUMNS}
 
 
 def schema() -> list[dict[str, str]]:

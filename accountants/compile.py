@@ -106,8 +106,8 @@ def update_step(updates: PrivateUpdates) -> tuple[Step, int]:
 
 
 def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
-    """Upper bounds on the Rényi divergence of a run at A orders α > 1: float [A]. If releases are sampled, the bounds
-    are interpolated between whole orders.
+    """Upper bounds, in nats, on the Rényi divergence of a run of the `mechanism` at A `orders` α > 1: float [A]. If
+    releases are sampled, the bounds are interpolated between whole orders.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> curve(mechanism_of({"mechanism": "gaussian", "sigma": 2, "sensitivity": 2}), [2, 8]).tolist()

@@ -54,7 +54,7 @@ class BudgetSpent(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyBudget(Checked):
-    """The privacy that a run may spend: ε > 0, in nats, at δ in (0, 1)."""
+    """The privacy that a run may spend: `epsilon` > 0, in nats, at `delta` in (0, 1)."""
 
     epsilon: Positive
     delta: Annotated[float, Gt(0), Lt(1)]
@@ -64,13 +64,17 @@ class PrivacyBudget(Checked):
 class Charge:
     """One line of a ledger: releases that were charged before they were made.
 
-    `mechanism` describes the releases of one round. Its own `rounds` is 1, except if several rounds must be charged
-    together: a shuffled or randomly allocated epoch, or all rounds that share mixing ratios.
+    Attributes:
+        number: number of the charge: 1, 2, 3, ….
+        rounds: number of charged rounds.
+        note: free text, for people.
+        mechanism: the releases of one round. Its own `rounds` is 1, except if several rounds must be charged together:
+            a shuffled or randomly allocated epoch, or all rounds that share mixing ratios.
     """
 
-    number: int  # number of the charge: 1, 2, 3, …
-    rounds: int  # number of charged rounds
-    note: str  # free text, for people
+    number: int
+    rounds: int
+    note: str
     mechanism: SplitMechanism
 
 
@@ -201,7 +205,7 @@ class Ledger:
     def affords(self, mechanism: SplitMechanism, *, rounds: int | None = None, note: str = "") -> bool:
         """Charge a release and return True. If the budget does not allow it, charge nothing and return False.
 
-        The arguments and all other errors are the same as in `charge`.
+        `mechanism`, `rounds`, `note` and all other errors are the same as in `charge`.
         """
         try:
             self.charge(mechanism, rounds=rounds, note=note)
@@ -210,7 +214,7 @@ class Ledger:
         return True
 
     def epsilon(self, delta: float) -> Certificate:
-        """The certificate of the smallest ε that is proven at δ in (0, 1) for all charged releases together."""
+        """The certificate of the smallest ε that is proven at `delta` in (0, 1) for all charged releases together."""
         d = validate.delta(delta)
         if not self._counts:
             return self._nothing(0.0, d)
@@ -219,7 +223,7 @@ class Ledger:
         return self._certificate(best, limit, limit.value, d, lower)
 
     def delta(self, epsilon: float) -> Certificate:
-        """The certificate of the smallest δ that is proven at ε ≥ 0 for all charged releases, as in `epsilon`."""
+        """The certificate of the smallest δ that is proven at `epsilon` ≥ 0 for all charged releases together."""
         e = validate.real("epsilon", epsilon, least=0)
         if not self._counts:
             return self._nothing(e, 0.0)

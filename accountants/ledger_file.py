@@ -30,6 +30,11 @@ class LedgerFile:
     incomplete last line means that the process was killed before `append` returned. Opening the file removes this line
     and adds a sentence to `remarks`. A missing file is created, with its folders.
 
+    Attributes:
+        path: the file.
+        lines: number of complete lines.
+        remarks: sentences about problems on opening.
+
     Raises:
         LedgerError: if the file is damaged, is not a ledger, cannot be written, or is in use by another process.
 

@@ -23,7 +23,7 @@ class Region:
     """The true and false positive rates that a test for a record's presence can have under (ε_j, δ_j)-DP, j = 1 … J.
 
     A test has a true positive rate TPR ≤ δ_j + e^{ε_j}·FPR, where FPR is its false positive rate, and 1 − FPR ≤ δ_j +
-    e^{ε_j}·(1 − TPR), for every j.
+    e^{ε_j}·(1 − TPR), for every j. `epsilons` [J] holds the ε_j ≥ 0, and `deltas` [J] the δ_j in [0, 1].
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 
@@ -32,18 +32,18 @@ class Region:
     (0.2718, 0.4621)
     """
 
-    epsilons: Array  # [J] ε_j ≥ 0
-    deltas: Array  # [J] δ_j in [0, 1]
+    epsilons: Array
+    deltas: Array
 
     def true_positives(self, false_positives: ArrayLike) -> Array:
-        """The largest true positive rate at each false positive rate in [0, 1], [A]."""
+        """The largest true positive rate at each of A `false_positives` rates in [0, 1]: float [A]."""
         rate = _checked_rates("a false positive rate", false_positives)[..., None]
         rest = 1 - self.deltas - rate
         most = np.minimum(self.deltas + np.exp(self.epsilons) * rate, 1 - rest * np.exp(-self.epsilons))
         return np.asarray(np.clip(most.min(-1), rate[..., 0], 1))
 
     def false_positives(self, true_positives: ArrayLike) -> Array:
-        """The smallest false positive rate at each true positive rate in [0, 1], [A]."""
+        """The smallest false positive rate at each of A `true_positives` rates in [0, 1]: float [A]."""
         rate = _checked_rates("a true positive rate", true_positives)[..., None]
         above, missed = rate - self.deltas, 1 - rate
         least = np.maximum(above * np.exp(-self.epsilons), above - np.expm1(self.epsilons) * missed)

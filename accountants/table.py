@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from privkit.accountants import validate
-from privkit.accountants.columns import BY_NAME, DEFAULTS, translated, words
+from privkit.accountants.columns import BY_NAME, COLUMN_DEFAULTS, translated, words
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import LARGEST, DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
@@ -70,7 +70,7 @@ class _Row:
                 wrong.append(str(error))
         if wrong:
             raise ValueError("; ".join(wrong))
-        self._values = {**DEFAULTS, **start, **self.given}
+        self._values = {**COLUMN_DEFAULTS, **start, **self.given}
         self._asked: set[str] = set()
 
     def __call__(self, name: str) -> Any:

@@ -84,7 +84,7 @@ class GaussianPrior:
         return cls(mean=rows.mean(0), directions=(basis * np.sqrt(variances.clip(min=0)))[:, -kept:])
 
     def draw(self, count: int, generator: np.random.Generator) -> Array:
-        """Draw records of this prior: [count, d]."""
+        """Draw `count` records of this prior, [count, d], with the random numbers of `generator`."""
         return self.mean + generator.standard_normal((count, self.directions.shape[1])) @ self.directions.T
 
 
@@ -92,16 +92,25 @@ class GaussianPrior:
 class ErrorFloor:
     """A lower bound on the mean squared error of any reconstruction, for records drawn from a Gaussian prior.
 
+    Attributes:
+        low: the lower bound, ≥ 0, in squared units of a record's numbers: exact, or a confidence limit.
+        value: the estimate of the bound; equal to `low` if it is exact.
+        prior: the mean squared error of guessing the prior's mean, which needs no release.
+        draws: number of records at which derivatives were taken.
+        confidence: confidence of `low`; None if it is exact.
+        proven: whether `low` is exact, or holds by a stated Lipschitz constant; else it is estimated.
+        assumptions: what must hold, one sentence each.
+
     Source: van Trees 1968, Detection, Estimation, and Modulation Theory I, §2.4.3; Gill and Levit 1995.
     """
 
-    low: float  # the lower bound, ≥ 0, in squared units of a record's numbers: exact, or a confidence limit
-    value: float  # the estimate of the bound; equal to `low` if it is exact
-    prior: float  # the mean squared error of guessing the prior's mean, which needs no release
-    draws: int  # number of records at which derivatives were taken
-    confidence: float | None  # confidence of `low`; None if it is exact
-    proven: bool  # whether `low` is exact, or holds by a stated Lipschitz constant; else it is estimated
-    assumptions: tuple[str, ...]  # what must hold, one sentence each
+    low: float
+    value: float
+    prior: float
+    draws: int
+    confidence: float | None
+    proven: bool
+    assumptions: tuple[str, ...]
 
     @property
     def sentence(self) -> str:

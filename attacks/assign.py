@@ -99,7 +99,7 @@ def hungarian(costs: Tensor) -> Tensor:
     return torch.from_numpy(cheapest(tables)).to(costs.device)
 
 
-def in_order(costs: Tensor) -> Tensor:
+def cheapest_in_order(costs: Tensor) -> Tensor:
     """The cheapest places for L tokens that keep their order: int64 [N, L], ascending, from costs [N, L, T ≥ L].
 
     Source: dynamic programming over places (Bellman 1957), like Viterbi's path.

@@ -11,7 +11,7 @@ from privkit.attacks.fit import TOLERATED_GAIN, gained
 
 _Result = TypeVar("_Result")
 _Ended = Literal["won", "stopped", "limit", "untrained", "failed", "on"]
-PATIENCE = 2  # doublings without a gain after which an attack has stopped improving
+_PATIENCE = 2  # doublings without a gain after which an attack has stopped improving
 _ERRORS = "errors"
 
 
@@ -50,7 +50,7 @@ class Escalation:
             return ""
         said = {
             "won": " and won",
-            "stopped": f"; the last {PATIENCE} doublings lowered the error by at most {TOLERATED_GAIN:.0%}",
+            "stopped": f"; the last {_PATIENCE} doublings lowered the error by at most {TOLERATED_GAIN:.0%}",
             "limit": ", the largest work that is allowed (escalate)",
             "failed": f"; more work failed: {self.why}",
             "on": "",
@@ -135,6 +135,6 @@ def _ended(found: Escalation, won: bool, most: int) -> _Ended:
         return "won"
     if not found.epochs:
         return "untrained"
-    if found.doublings >= PATIENCE and not any(found.gains[-PATIENCE:]):
+    if found.doublings >= _PATIENCE and not any(found.gains[-_PATIENCE:]):
         return "stopped"
     return "limit" if found.doublings >= most else "on"

@@ -24,8 +24,8 @@ from cells import run_cells
 from run import machine
 
 from privkit.papers import PAPERS, paper
-from privkit.papers.further_seeds import PILOT, counted
-from privkit.papers.orderings import ROWS_OF, Size, audit_rows, measured, ordering_verdicts
+from privkit.papers.further_seeds import PILOT, judged_differences
+from privkit.papers.orderings import ROWS_OF, RunSize, audit_rows, measured, ordering_verdicts
 from privkit.papers.reproduce import Work, measure_cell, methods_of, work
 
 FOLDER = Path(__file__).resolve().parents[1] / "privkit" / "papers"
@@ -53,7 +53,7 @@ class Options:
     most: int | None = None
     further: int | None = None
     claim: tuple[str, ...] = ("",)
-    size: Size = "small"
+    size: RunSize = "small"
     workers: int = 1
     record_to: str | None = None
 
@@ -107,7 +107,9 @@ def _planned(options: Options) -> Iterator[Work]:
 def _further(options: Options) -> Iterator[Work]:
     """The cells of new seeds, seed by seed, of the orderings that need the fewest first."""
     rows, most = audit_rows(options.record), options.further or 0
-    judged = [(name, one) for name in PAPERS for one in ordering_verdicts(name, measured(name, rows), counted)]
+    judged = [
+        (name, one) for name in PAPERS for one in ordering_verdicts(name, measured(name, rows), judged_differences)
+    ]
     open_ones = [
         (name, one)
         for name, one in judged

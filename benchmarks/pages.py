@@ -32,7 +32,7 @@ from privkit.papers.values import deviations
 from privkit.reports.registry import read_registry
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
-from privkit.settings.quick_attacks import MODELS, TABLE
+from privkit.settings.quick_attacks import AUTO_THREAT_MODELS, TABLE
 from privkit.settings.table import FLAGS
 from privkit.shared.grouped import grouped
 from privkit.shared.measures import floor_title, likeness, measure
@@ -245,8 +245,10 @@ def strongest_attacks() -> str:
         mark = "" if int(row["falls"]) else "*"
         for model in row["strongest_under"].split():
             cells.setdefault(row["defense"], {})[model] = f"{mark}{row['attack']}, {float(row['ssim']):.2f}{mark}"
-    made = [[f"`{defense}`", *(found.get(model, "–") for model in MODELS)] for defense, found in cells.items()]
-    return table(["defense", *map(threat_name, MODELS)], made)
+    made = [
+        [f"`{defense}`", *(found.get(model, "–") for model in AUTO_THREAT_MODELS)] for defense, found in cells.items()
+    ]
+    return table(["defense", *map(threat_name, AUTO_THREAT_MODELS)], made)
 
 
 def frontier(path: Path) -> str:

@@ -23,7 +23,7 @@ from privkit.audit.run import run_audit
 from privkit.defenses import DEFENSES
 from privkit.files.paths import file_name
 from privkit.parts.registry import parse
-from privkit.reports.registry import REGISTRY, Entry, read_registry, to_csv
+from privkit.reports.registry import REGISTRY, Entry, read_registry, registry_csv
 from privkit.reports.schema import Row
 from privkit.run.progress import Silent
 from privkit.run.records import read_rows
@@ -129,7 +129,7 @@ def _add(folder: Path, rows: Sequence[Row], title: str | None) -> None:
         if old is None or old.attack in tried or _found(old) <= _found(one):
             had[key] = one
             found.append(one)
-    REGISTRY.write_text(to_csv(nested(had.values())), encoding="utf-8")
+    REGISTRY.write_text(registry_csv(nested(had.values())), encoding="utf-8")
     registry_pictures.keep(folder, rows, found)
     for one in found:
         print(one.dataset, one.defense, one.threat_model, one.seed, one.attack, one.identified, flush=True)

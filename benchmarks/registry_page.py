@@ -10,7 +10,7 @@ import registry_pictures
 from privkit.reports.frontier import Frontier, Point, frontier_chart
 from privkit.reports.page import standalone
 from privkit.reports.registry import Entry, MeasuredSetting, dominates, read_registry, settings
-from privkit.settings.quick_attacks import MODELS
+from privkit.settings.quick_attacks import AUTO_THREAT_MODELS
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CLASS_MEAN, IDENTIFIED
@@ -47,9 +47,9 @@ def which() -> tuple[list[str], list[list[str]]]:
         kept = [one for one in found if one.bare_accuracy and one.accuracy >= one.bare_accuracy / 2]
         for loss in AFFORDED:
             within = [one for one in kept if one.accuracy >= (one.bare_accuracy or 0) - loss]
-            rows.append([dataset, f"≤ {loss:.2f}", *(_least(within, model) for model in MODELS)])
-        rows.append([dataset, "half", *(_least(kept, model) for model in MODELS)])
-    return ["dataset", "accuracy lost", *map(threat_name, MODELS)], rows
+            rows.append([dataset, f"≤ {loss:.2f}", *(_least(within, model) for model in AUTO_THREAT_MODELS)])
+        rows.append([dataset, "half", *(_least(kept, model) for model in AUTO_THREAT_MODELS)])
+    return ["dataset", "accuracy lost", *map(threat_name, AUTO_THREAT_MODELS)], rows
 
 
 def _least(found: Sequence[MeasuredSetting], model: str) -> str:
@@ -70,7 +70,7 @@ def every() -> tuple[list[str], list[list[str]]]:
             own = {one.threat_model: one for one in found if one.defense == defense}
             first = next(iter(own.values()))
             traffic = "–" if first.traffic is None else f"×{first.traffic:.2f}"
-            cells = [_cell(own.get(model)) for model in MODELS]
+            cells = [_cell(own.get(model)) for model in AUTO_THREAT_MODELS]
             rows.append(
                 [dataset, f"`{defense}`", str(len(first.seeds)), _accuracy(first), *cells, first.claim, traffic]
             )
@@ -79,7 +79,7 @@ def every() -> tuple[list[str], list[list[str]]]:
         "setting",
         "seeds",
         "accuracy (undefended)",
-        *map(threat_name, MODELS),
+        *map(threat_name, AUTO_THREAT_MODELS),
         "claim",
         "bytes",
     ]
@@ -117,10 +117,17 @@ def breaks() -> tuple[list[str], list[list[str]]]:
     for dataset, found in datasets(registered).items():
         for defense in sorted({one.defense for one in found}):
             here = [one for one in found if one.defense == defense]
-            models = sorted(here, key=lambda one: MODELS.index(one.threat_model) if one.threat_model in MODELS else 9)
+            models = sorted(
+                here,
+                key=lambda one: (
+                    AUTO_THREAT_MODELS.index(one.threat_model) if one.threat_model in AUTO_THREAT_MODELS else 9
+                ),
+            )
             for (outcome, *told), alike in grouped(models, lambda one: _outcome(one, registered)).items():
                 names = (
-                    "all" if len(alike) == len(MODELS) else ", ".join(threat_name(one.threat_model) for one in alike)
+                    "all"
+                    if len(alike) == len(AUTO_THREAT_MODELS)
+                    else ", ".join(threat_name(one.threat_model) for one in alike)
                 )
                 rows.append([dataset, f"`{defense}`", _accuracy(here[0]), outcome, names, *told])
     heading = ["dataset", "setting", "accuracy (undefended)", "outcome", "adversary", "attack", "identified"]

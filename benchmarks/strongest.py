@@ -30,7 +30,7 @@ from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import falls
 from privkit.run.progress import Silent
 from privkit.settings.config import AuditConfig
-from privkit.settings.quick_attacks import MODELS, TABLE
+from privkit.settings.quick_attacks import AUTO_THREAT_MODELS, TABLE
 from privkit.settings.resolve import resolve
 from privkit.shared.measures import IMAGES, measure
 from privkit.shared.threat_models import INCLUDES, ThreatModel
@@ -145,9 +145,11 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for defense, attacks in sorted(groups.items()):
-        picks = {model: _pick(model, attacks) for model in MODELS}
+        picks = {model: _pick(model, attacks) for model in AUTO_THREAT_MODELS}
         for attack, runs in sorted(attacks.items(), key=lambda item: -_mean(item[1], "ssim")):
-            writer.writerow(_summary(defense, attack, runs, [model for model in MODELS if picks[model] == attack]))
+            writer.writerow(
+                _summary(defense, attack, runs, [model for model in AUTO_THREAT_MODELS if picks[model] == attack])
+            )
     return out.getvalue()
 
 

@@ -13,11 +13,11 @@ from privkit.shared.rounding import rounded_down, rounded_up
 
 _SHOWN = [one for one in TOLD_APART if one.name != "cluster_accuracy"]
 _OF_ORDERS = [one for one in ORDERS if not one.unit]
-HEADERS = (
+_HEADERS = (
     *("defense", "attack", "seed", *(one.heading for one in _SHOWN)),
     *("proven: TPR, advantage at most", "ε at least ↓", "ε claimed"),
 )
-NOTE = (
+ANSWERS_NOTE = (
     "AUC .5 is chance; an AUC below .5 leaks as much as one above. Brackets are 95 % intervals: DeLong's for the "
     "pooled AUC, Student's over rounds, Clopper–Pearson's for the true positive rate, and bands of both kinds of "
     "scores for the advantage (the largest TPR − FPR). If the AUC's whole interval lies below .5, rate and advantage "
@@ -40,17 +40,17 @@ def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
     """The tables of a run, each with a note. The first has means over seeds or, for one seed, a line per result row."""
     summaries = over_seeds(rows)
     first = (summary_table(summaries, rows), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
-    others = ((answers_table(rows), NOTE), (orders_table(rows), ORDER_NOTE))
+    others = ((answers_table(rows), ANSWERS_NOTE), (orders_table(rows), ORDER_NOTE))
     return [first, *((made, note) for made, note in others if made is not None)]
 
 
 def answers_table(rows: Sequence[Row]) -> Table | None:
-    """A table with a line for each result row of an attack that returns scores; None if there is no such row."""
-    return _asked(rows, "auc", HEADERS, _SHOWN, lambda row: (_proven(row), *_shown(row.empirical_bound)))
+    """A table with a line for each of `rows` whose attack returns scores; None if there is no such row."""
+    return _asked(rows, "auc", _HEADERS, _SHOWN, lambda row: (_proven(row), *_shown(row.empirical_bound)))
 
 
 def orders_table(rows: Sequence[Row]) -> Table | None:
-    """A table with a line for each result row of an attack that returns an order; None if there is no such row."""
+    """A table with a line for each of `rows` whose attack returns an order; None if there is no such row."""
     return _asked(rows, "direct", _ORDER_HEADERS, _OF_ORDERS, lambda row: (_bits(row),))
 
 

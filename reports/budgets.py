@@ -25,38 +25,61 @@ _ORDERS = (
     "published ε at the Rényi order α > 1 that is best at this δ; the paper states α ≥ 2, and its Table 1 fixes α = 2 "
     "and δ = .5 (published_at_order_2 in .csv and .json)"
 )
-NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lower one."
+BUDGETS_NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lower one."
 
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRow(Checked):
     """The proven claim for one row of a parameter table, or the error that refused the row.
 
+    Attributes:
+        row: number of the row in the parameter table, from 1.
+        name: the row's name.
+        line: number of the row's line in a CSV file, from 1; None for another format.
+        mechanism: name of the mechanism; empty if it could not be read.
+        status: "ok", or "error" if the row was refused.
+        error: why the row was refused, without the row's number; empty if it was computed.
+        epsilon: proven upper bound on ε, in nats; `inf` if nothing is proven; None if the row was refused.
+        delta: the δ of `epsilon`; None if the row was refused.
+        lower: proven lower bound on ε; None if unknown.
+        method: the method that gave `epsilon`, in words; empty if the row was refused.
+        order: the Rényi order that gave `epsilon`; None if the method uses no order.
+        at_grid_edge: whether `order` is the first or the last order that was tried.
+        sound: whether `epsilon` is a bound; False if the row was refused.
+        statement: the claim in one sentence; empty if the row was refused.
+        published: ε at `delta` by the paper's own formula; None if it was not computed or does not apply.
+        published_order: the Rényi order at which the paper's formula gives the least ε; None if it uses no order.
+        published_at_order_2: ε by the paper's formula at order 2, which its own table fixes; None as above.
+        objection: why the published value is not a bound; empty if it is a bound, or if there is no value.
+        notes: caveats for the reader, one sentence each.
+        given: (column, text) of the parameter table's row, which CSV and JSON repeat.
+        terms: (term, text) of NIST SP 800-226 for JSON; empty if not asked for.
+
     Raises:
         ValueError: if a number is NaN or negative, or if status and numbers contradict each other.
     """
 
-    row: int  # number of the row in the parameter table, from 1
+    row: int
     name: str
-    line: int | None = None  # number of the row's line in a CSV file, from 1; None for another format
-    mechanism: str = ""  # name of the mechanism; empty if it could not be read
+    line: int | None = None
+    mechanism: str = ""
     status: Literal["ok", "error"] = "ok"
-    error: str = ""  # why the row was refused, without the row's number; empty if it was computed
-    epsilon: _Amount | None = None  # proven upper bound on ε; `inf` if nothing is proven; None if the row was refused
+    error: str = ""
+    epsilon: _Amount | None = None
     delta: _Amount | None = None
-    lower: _Amount | None = None  # proven lower bound on ε; None if unknown
+    lower: _Amount | None = None
     method: str = ""
-    order: _Amount | None = None  # the Rényi order that gave `epsilon`; None if the method uses no order
-    at_grid_edge: bool = False  # whether `order` is the first or the last order that was tried
-    sound: bool = True  # whether `epsilon` is a bound; False if the row was refused
+    order: _Amount | None = None
+    at_grid_edge: bool = False
+    sound: bool = True
     statement: str = ""
-    published: _Amount | None = None  # ε by the paper's own formula; None without such a formula
-    published_order: _Amount | None = None  # the Rényi order at which the paper's formula gives the least ε at this δ
-    published_at_order_2: _Amount | None = None  # ε by the paper's formula at order 2, which its own table fixes
-    objection: str = ""  # why the published value is not a bound; empty if it is a bound, or if there is no value
-    notes: tuple[str, ...] = ()  # caveats for the reader, one sentence each
-    given: tuple[tuple[str, str], ...] = ()  # (column, text) of the parameter table's row, which CSV and JSON repeat
-    terms: tuple[tuple[str, str], ...] = ()  # (term, text) of NIST SP 800-226 for JSON; empty if not asked for
+    published: _Amount | None = None
+    published_order: _Amount | None = None
+    published_at_order_2: _Amount | None = None
+    objection: str = ""
+    notes: tuple[str, ...] = ()
+    given: tuple[tuple[str, str], ...] = ()
+    terms: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -131,7 +154,8 @@ def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Table:
-    """A table with one line per row; numbers in brackets point to `remarks`. `compare` adds published ε and ratio."""
+    """A table with one line for each of `rows`; numbers in brackets point to `remarks`. `compare` adds the published ε
+    and its ratio to the proven ε."""
     numbers = {sentence: number for number, sentence in enumerate(remarks(rows, compare), 1)}
     headers = ("name", "mechanism", "ε", *(("ε published", "published/sound") if compare else ()), "δ", "ε at least")
     lines = []
@@ -160,16 +184,16 @@ def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
     return list(notes)
 
 
-def markdown(rows: Sequence[BudgetRow], compare: bool = False) -> str:
+def budget_markdown(rows: Sequence[BudgetRow], compare: bool = False) -> str:
     """The table in GitHub Markdown, with the remarks below."""
     said = [f"\n{escape.markdown(line)}" for line in _numbered(rows, compare)]
-    return tables.markdown(budget_table(rows, compare), "\n".join([NOTE, *said]))
+    return tables.table_markdown(budget_table(rows, compare), "\n".join([BUDGETS_NOTE, *said]))
 
 
-def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
+def budget_latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
     """The table as a booktabs tabular, with the remarks below."""
-    body = tables.latex(budget_table(rows, compare))
-    said = [escape.latex(line) for line in (NOTE, *_numbered(rows, compare))]
+    body = tables.table_latex(budget_table(rows, compare))
+    said = [escape.latex(line) for line in (BUDGETS_NOTE, *_numbered(rows, compare))]
     return body + "".join(rf"\par{{\footnotesize {line}}}" + "\n" for line in said)
 
 

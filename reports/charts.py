@@ -13,14 +13,14 @@ from privkit.shared.interval import Interval
 from privkit.shared.limits import Limits
 
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46  # margins of a chart's panel, for ticks and labels, in SVG units
-COLORS = 6  # number of line colors, which the style sheet defines
+_COLORS = 6  # number of line colors, which the style sheet defines
 _BINS = 30
 _SHOWN = (0.5, 99.5)  # percentiles of the scores that limit a histogram, since one outlier would flatten it
 _CORNERS = 120  # largest number of corners of a drawn ROC curve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class AxisScale:
     """An axis of a panel, which maps values from `low` to `high` to positions from `start` to `end` in SVG units."""
 
     low: float  # value at the start of the axis
@@ -86,8 +86,8 @@ class Chart:
     """One panel of a figure: axes, lines, areas, marks and texts."""
 
     title: str  # description for readers who cannot see the chart
-    x: Scale
-    y: Scale
+    x: AxisScale
+    y: AxisScale
     x_label: str
     y_label: str
     shapes: tuple[Shape, ...] = ()  # from back to front
@@ -113,11 +113,11 @@ class Chart:
 
 def panel(
     width: int, height: int, x: tuple[float, float], y: tuple[float, float], *, logarithmic: bool = False
-) -> tuple[Scale, Scale]:
+) -> tuple[AxisScale, AxisScale]:
     """The two scales of a panel of this size in SVG units, with room for ticks. `x` and `y` are (smallest, largest
     value); x runs to the right, y upwards, and only y may be logarithmic."""
-    across = Scale(low=x[0], high=x[1], start=LEFT, end=width - RIGHT)
-    return across, Scale(low=y[0], high=y[1], start=height - BOTTOM, end=TOP, logarithmic=logarithmic)
+    across = AxisScale(low=x[0], high=x[1], start=LEFT, end=width - RIGHT)
+    return across, AxisScale(low=y[0], high=y[1], start=height - BOTTOM, end=TOP, logarithmic=logarithmic)
 
 
 def padded_range(values: Sequence[float]) -> tuple[float, float]:
@@ -158,7 +158,7 @@ def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
     x = replace(x, whole=True)
     shapes = [Shape(kind="floor", points=points(x([1, longest]), y([0.5, 0.5])), name="chance")]
     for number, (label, areas) in enumerate(by_epoch.items()):
-        epochs, color = np.arange(1, len(areas) + 1), f"c{number % COLORS}"
+        epochs, color = np.arange(1, len(areas) + 1), f"c{number % _COLORS}"
         around = np.concatenate([y([area.low for area in areas]), y([area.high for area in reversed(areas)])])
         shapes.append(Shape(kind=f"band {color}", points=points(x(np.concatenate([epochs, epochs[::-1]])), around)))
         line = points(x(epochs), y([area.value for area in areas]))
@@ -199,7 +199,7 @@ def _roc(told: Told) -> Chart:
     return Chart(title=title, x=x, y=y, x_label=labels[0], y_label=labels[1], shapes=tuple(shapes), words=words)
 
 
-def _ruled_out(limits: Limits, x: Scale, y: Scale) -> list[Shape]:
+def _ruled_out(limits: Limits, x: AxisScale, y: AxisScale) -> list[Shape]:
     """The area of rates that a proof excludes: above the proven ROC curve and below its mirror image. Between two known
     rates the larger true positive rate counts, since a chord of the curve would exclude too much."""
     false, true = np.repeat(limits.false_positives, 2)[:-1], np.repeat(limits.true_positives, 2)[1:]

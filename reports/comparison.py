@@ -8,12 +8,20 @@ from privkit.shared.interval import Interval
 
 
 class Difference(Frozen):
-    """One measured quantity of one defense under one attack, in two runs.
+    """One measured quantity of one defense under one attack, in two runs, A and B.
 
-    `first` and `second` are the means in both runs over their common seeds. `difference` is `second` minus `first`,
-    with its interval. If the quantity is measured per record, `p_value` belongs to Wilcoxon's signed-rank test
-    (adjusted by Holm for all tests of the comparison), and `effect` is the rank-biserial correlation in [-1, 1]. For
-    other quantities both are None. `records` is the number of different records that are paired.
+    Attributes:
+        first_name: defense and attack in A, as "defense / attack".
+        second_name: the same in B; it differs from `first_name` if two defenses or two attacks are compared.
+        quantity: name of the quantity, such as "mse".
+        seeds: the seeds that both runs have.
+        first: mean of the quantity over these seeds in A.
+        second: the same in B.
+        difference: `second` minus `first`, with its interval.
+        records: number of different records that are paired; 0 if the quantity is not measured per record.
+        p_value: p-value of Wilcoxon's signed-rank test, adjusted by Holm for all tests of the comparison; None if the
+            quantity is not measured per record.
+        effect: rank-biserial correlation in [-1, 1]; None in the same case.
     """
 
     first_name: str
@@ -29,9 +37,16 @@ class Difference(Frozen):
 
 
 class Comparison(Frozen):
-    """The comparison of two runs, A (`first`) and B (`second`). `configuration` lists the settings in which the runs
-    differ, `made_of` the differences of code, files, versions and machine, and `unpaired` the result rows without a
-    counterpart in the other run."""
+    """The comparison of two runs, A and B.
+
+    Attributes:
+        first: folder of run A.
+        second: folder of run B.
+        differences: one difference for each compared quantity.
+        configuration: the settings in which the runs differ, one text each.
+        made_of: the differences of code, files, versions and machine, one text each.
+        unpaired: defenses and attacks without a counterpart in the other run.
+    """
 
     first: str
     second: str
@@ -43,11 +58,11 @@ class Comparison(Frozen):
     def _repr_html_(self) -> str:
         from privkit.reports.html import html_table
 
-        return html_table(comparison_table(self), NOTE)
+        return html_table(comparison_table(self), COMPARISON_NOTE)
 
 
-HEADERS = ("defense / attack", "quantity", "seeds", "A", "B", "B − A", "p", "effect")
-NOTE = (
+_HEADERS = ("defense / attack", "quantity", "seeds", "A", "B", "B − A", "p", "effect")
+COMPARISON_NOTE = (
     "B − A with its 95 % interval: over seeds if there are several; else over records, or from the limits of both runs "
     "if no values of records are stored. p: Wilcoxon's signed-rank test of the paired records, two-sided, adjusted by "
     "Holm for all lines; a record that several seeds attack counts once. It speaks of these trained models; only an "
@@ -71,4 +86,4 @@ def comparison_table(comparison: Comparison) -> Table:
         )
         for found in comparison.differences
     ]
-    return Table(headers=HEADERS, rows=tuple(lines))
+    return Table(headers=_HEADERS, rows=tuple(lines))

@@ -23,16 +23,16 @@ from privkit.reports.evidence_schema import (
     Evidence,
     MeasuredDefense,
     Origin,
+    ProofStanding,
     Requirement,
     Share,
-    Standing,
     Untried,
 )
 from privkit.reports.origins import mixture
 from privkit.reports.page import label
 from privkit.reports.schema import Manifest, Provenance, Row
 from privkit.reports.sections import by_defense, made_of
-from privkit.reports.strongest import BEFORE, began, identified, undefended, without_options
+from privkit.reports.strongest import BEFORE, began, identified_share, undefended, without_options
 from privkit.reports.tables import interval
 from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import Verdict
@@ -91,7 +91,7 @@ def evidence(
         requirements=tuple(_requirements([one for one in concluded if one.defense in numbered], answers, claims)),
         origins=tuple(_origin(members, made) for members, made in made_of(rows)),
         records=dict(records),
-        limits=LIMITS + (RECORDED,) * any(map(recorded, rows)),
+        limits=LIMITS + (RECORDED,) * any(map(_recorded, rows)),
     )
 
 
@@ -100,7 +100,7 @@ def _origin(rows: Sequence[Row], made: Provenance) -> Origin:
     return Origin(heading=f"{len(rows)} row{'s' * (len(rows) > 1)}", rows=tuple(map(label, rows)), made_of=parts)
 
 
-def recorded(row: Row) -> bool:
+def _recorded(row: Row) -> bool:
     """Whether a result row is from a recording, so that privkit did not observe the training or the network's task."""
     return "recording.json" in row.provenance.data
 
@@ -114,7 +114,7 @@ def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
 def _audited(rows: Sequence[Row], defenses: Sequence[str], manifest: Manifest, verdict: Verdict) -> Audited:
     first = rows[0]
     counts = [f"{number:,} {name.replace('_', ' ')}" for name, number in first.counts.items() if number]
-    told = [] if recorded(first) else [f"partition {_distinct(row.partition for row in rows)}"]
+    told = [] if _recorded(first) else [f"partition {_distinct(row.partition for row in rows)}"]
     network = (
         _distinct(row.model for row in rows),
         f"protocol {_distinct(row.protocol for row in rows)}",
@@ -158,7 +158,7 @@ def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
     follow for another attack that identifies more, such as an attack that failed its control experiments."""
     groups: dict[str, list[tuple[Row, Interval]]] = {}
     for row in rows:
-        found = identified(row.recovered)
+        found = identified_share(row.recovered)
         if found is not None and without_options(row.attack) not in CONSTANT_ATTACKS:
             groups.setdefault(row.attack, []).append((row, found))
     means = {attack: sum(found.value for _, found in each) / len(each) for attack, each in groups.items()}
@@ -170,7 +170,7 @@ def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
 
 
 def _share(row: Row, found: Interval, counted: bool) -> Share:
-    floors = [identified(floor) for name, floor in row.floors.items() if name != START]
+    floors = [identified_share(floor) for name, floor in row.floors.items() if name != START]
     guess = max((floor.value for floor in floors if floor is not None), default=None)
     count = round(found.value * found.n, 6)  # a share times its records is whole but for the last digits, or a tie
     parts = (
@@ -224,7 +224,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
 def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) -> Claim:
     private = found.kind == "differential_privacy"
     epsilon = found.epsilon if private else None
-    words: dict[Standing, bool] = {
+    words: dict[ProofStanding, bool] = {
         "not recorded": rows[0].certificate is None,
         "no proof": not found.sound,
         "refuted": bool(against),

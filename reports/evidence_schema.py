@@ -15,7 +15,7 @@ from privkit.reports.schema import Frozen
 from privkit.reports.threats import MEANING, Outcome
 from privkit.shared.interval import Interval
 
-Standing = Literal["proven", "declared", "nothing", "refuted", "no proof", "not recorded"]
+ProofStanding = Literal["proven", "declared", "nothing", "refuted", "no proof", "not recorded"]
 COVERED, NOT_COVERED = "rows below cover a part of it", "not covered by this run"
 EDPB = (
     "EDPB Opinion 28/2024 (17 December 2024) asks how likely it is that personal data can be extracted from a model or "
@@ -102,7 +102,7 @@ class Claim(Frozen):
 
     heading: str
     defense: str
-    standing: Standing
+    standing: ProofStanding
     privacy: str = Field(title="Differential privacy")
     statement: str = Field(title="Statement")
     objections: tuple[str, ...] = Field(title="Contradicted by")

@@ -33,13 +33,21 @@ def save(figure: Figure, kind: str) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetCurve:
-    """ε of one mechanism at P ≥ 1 values of one parameter. Raises ValueError for an array of another shape than [P]."""
+    """ε of one mechanism at P ≥ 1 values of one parameter. Raises ValueError for an array of another shape than [P].
 
-    label: str  # name of the mechanism
-    values: NDArray[np.float64]  # values of the parameter, increasing
-    epsilon: NDArray[np.float64]  # the proven ε; a value that is not finite leaves a gap in the line
-    published: NDArray[np.float64] | None = None  # ε by the paper's formula; None if there is none
-    sound: NDArray[np.bool_] | None = None  # whether the published ε is an upper bound; None if unknown
+    Attributes:
+        label: name of the mechanism.
+        values: float [P], values of the parameter, increasing.
+        epsilon: float [P], the proven ε; a value that is not finite leaves a gap in the line.
+        published: float [P], ε by the paper's formula; None if there is none.
+        sound: bool [P], whether the published ε is an upper bound; None if unknown.
+    """
+
+    label: str
+    values: NDArray[np.float64]
+    epsilon: NDArray[np.float64]
+    published: NDArray[np.float64] | None = None
+    sound: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "published", "sound"):

@@ -20,7 +20,7 @@ from privkit.shared.interval import Interval
 from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, differs, floor_title, likeness, measure
 from privkit.shared.rounding import rounded_up
 
-NOTE = (
+FRONTIER_NOTE = (
     "One line per setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
     "records. Dominated: another defended setting is at least as good in accuracy, in what it gives away and in "
     "proven ε (if either has one), and better in one: its ε is smaller, or the intervals of one of the others do not "
@@ -125,7 +125,7 @@ def frontier_table(found: Frontier) -> Table:
     return Table(headers=headers, rows=(*lines, *floors), floor=(False,) * len(lines) + (True,) * len(floors))
 
 
-def to_csv(found: Frontier) -> str:
+def frontier_csv(found: Frontier) -> str:
     """CSV with a line for each setting, all numbers unrounded; floors (guesses without the release) are columns."""
     lines = []
     for point in found.points:
@@ -193,7 +193,7 @@ def _better(one: Point, other: Point) -> bool:
     return min(gains) >= 0 and proven <= its and any(beyond)
 
 
-WIDTH, HEIGHT = 680, 400
+_WIDTH, _HEIGHT = 680, 400
 _LETTER, _LINE = 6.4, 13.0  # width and height of a label's letter in SVG units
 _FAINTEST = 0.18  # opacity of the largest proven ε; the smallest is drawn in full color
 
@@ -207,16 +207,16 @@ def frontier_chart(found: Frontier) -> Chart:
     """
     accuracies = [end for point in found.points for end in (point.accuracy.low, point.accuracy.high)]
     heights = [end for point in found.points for end in (point.recovered.low, point.recovered.high)]
-    x, y = panel(WIDTH, HEIGHT, padded_range(accuracies), padded_range([*heights, *found.floors.values()]))
+    x, y = panel(_WIDTH, _HEIGHT, padded_range(accuracies), padded_range([*heights, *found.floors.values()]))
     shapes: list[Shape] = []
     words: list[tuple[float, float, str]] = []
     for name, value in sorted(found.floors.items(), key=lambda floor: floor[1]):
         height = float(y([value])[0])
-        line = points((LEFT, WIDTH - RIGHT), (height, height))
+        line = points((LEFT, _WIDTH - RIGHT), (height, height))
         shapes.append(Shape(kind="floor", points=line, name=name))
         near = bool(words) and words[-1][1] - height < _LINE  # this line would cross the words below it
         said = f"{words.pop()[2]}, {name}" if near else name
-        words.append((WIDTH - RIGHT, height - 4, said))
+        words.append((_WIDTH - RIGHT, height - 4, said))
     for family in dict.fromkeys(point.family for point in found.points if point.defended):
         own = [point for point in found.points if point.family == family]
         if len(own) > 1:
@@ -289,7 +289,7 @@ def _labelled(marks: list[Mark], labels: list[str], words: list[tuple[float, flo
             x, y = mark.x + right, mark.y + down
             left = x if anchor == "start" else x - wide
             box = (left, y - _LINE, left + wide, y)
-            inside = left > LEFT and left + wide < WIDTH and box[1] > TOP and y < HEIGHT - BOTTOM
+            inside = left > LEFT and left + wide < _WIDTH and box[1] > TOP and y < _HEIGHT - BOTTOM
             if inside and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
                 placed[number] = (x, y, anchor)

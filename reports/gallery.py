@@ -17,19 +17,19 @@ from privkit.reports.tables import interval
 from privkit.shared.grouped import grouped
 from privkit.shared.measures import floor_title, likeness, measure
 
-Pixels = NDArray[np.uint8]
+_Pixels = NDArray[np.uint8]
 
 _ROOM = 5_500_000  # bytes of all pixels on one page, before compression
-LARGEST, SMALLEST = 128, 16  # largest and smallest longer side of a shown image in pixels
+_LARGEST, _SMALLEST = 128, 16  # largest and smallest longer side of a shown image in pixels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
     """The first attacked images of one attack on one defense with one seed, and the guesses at them."""
 
-    truth: Pixels  # the k images, uint8 [k, H, W, C]
-    guess: Pixels  # the guesses at these images, uint8 [k, H, W, C]
-    floors: Mapping[str, Pixels] = field(default_factory=dict)  # name of a guess without the release -> its k images
+    truth: _Pixels  # the k images, uint8 [k, H, W, C]
+    guess: _Pixels  # the guesses at these images, uint8 [k, H, W, C]
+    floors: Mapping[str, _Pixels] = field(default_factory=dict)  # name of a guess without the release -> its k images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +67,10 @@ def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
     best = {found.row.cell for found in strongest(shown)}
     channels = max(pictures[row.cell].guess.shape[-1] for row in shown)
     images = max(len(pictures[row.cell].guess) for row in shown)
-    room = _ROOM // (images * channels * SMALLEST**2)
+    room = _ROOM // (images * channels * _SMALLEST**2)
     kept = {row.cell for row in sorted(shown, key=lambda row: row.cell not in best)[:room]}
     shown, left_out = [row for row in shown if row.cell in kept], len(shown) - len(kept)
-    side = max(SMALLEST, min(LARGEST, isqrt(_ROOM // (images * channels * len(shown)))))
+    side = max(_SMALLEST, min(_LARGEST, isqrt(_ROOM // (images * channels * len(shown)))))
     groups = grouped(shown, lambda row: (row.seed, pictures[row.cell].truth.tobytes()))
     blocks = tuple(_block(group, pictures, best, side) for group in groups.values())
     longest = max(max(pictures[row.cell].truth.shape[1:3]) for row in shown)
@@ -78,7 +78,7 @@ def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
 
 
 def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str], side: int) -> _Block:
-    def made(images: Pixels, **words: str) -> _Strip:
+    def made(images: _Pixels, **words: str) -> _Strip:
         return _Strip(columns=len(images), source=data_uri(strip([images], side)), **words)
 
     floors = {name: images for row in rows for name, images in pictures[row.cell].floors.items()}
@@ -97,7 +97,7 @@ def _found(row: Row) -> str:
     return ", ".join(f"{measure(name).title} {interval(own[name], measure(name).digits)}" for name in names)
 
 
-def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
+def strip(lines: Sequence[_Pixels], side: int = _LARGEST) -> bytes:
     """Join lines of images, each uint8 [k, H, W, C] of one shape, to a PNG; the longer side becomes `side` at most."""
     from PIL import Image
 

@@ -54,7 +54,7 @@ class Gate:
             "empirical_epsilon" is the lower bound from canaries (inserted records), "tpr" is the true positive rate at
             1 % false positives. Metrics of guesses compare guess n with record n (unaligned).
         comparison: one of <=, >=, <, >.
-        bound: the number with which the column is compared.
+        bound: the number with which the column is compared, in the unit of the column.
         threat_model: the adversary whose possible attacks must meet the condition; None for any adversary. The number
             must come from an attack of exactly this model, unless a weaker adversary already breaks the defense.
 
@@ -69,10 +69,11 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Gate:
-        """Parse a text such as "ssim<=0.4" into a gate (pass/fail condition).
+        """Read a gate from a text such as "ssim<=0.4" or, with a threat model, "weights: ssim<=0.4".
 
         Raises:
-            GateError: if the text cannot be parsed, or if the bound is out of the column's range.
+            GateError: if `text` cannot be parsed, names an unknown column or threat model, or has a bound that lies
+                outside the column's range.
         """
         match = _PATTERN.match(text)
         try:
@@ -105,13 +106,13 @@ class Gate:
         return f"{before}{self.column}{self.comparison}{self.bound!r}"
 
     def failures(self, rows: Sequence[Row]) -> list[str]:
-        """A sentence for each finding that does not meet the condition."""
+        """A sentence for each finding on `rows` that does not meet the condition; see `findings`."""
         return [sentence for _, met, sentence in self.findings(rows) if not met]
 
     def findings(
         self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
     ) -> list[tuple[Row, bool | None, str]]:
-        """Judge the result rows of each defense; returns triples (row, whether it meets the condition, a sentence).
+        """Judge the result `rows` of each defense; returns triples (row, whether it meets the condition, a sentence).
         Rows of the undefended model are left out. If a defense has no such number, each of its rows is a failure. The
         row is undecided (None) if its (defense, seed) is in `pending`, since some of the attacks are unfinished."""
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)

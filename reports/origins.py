@@ -54,11 +54,11 @@ def origins(rows: Sequence[Row]) -> dict[str, str]:
     told: dict[str, list[str]] = {row.cell: [] for row in rows} if mixed else {}
     for (section, key, _), by_cell in mixed.items():
         for cell, value in by_cell.items():
-            told[cell].append(f"{NAMES.get(section, '')}{key} {value[:8] if section in _CODES else value}")
+            told[cell].append(f"{_NAMES.get(section, '')}{key} {value[:8] if section in _CODES else value}")
     return {cell: ", ".join(words) for cell, words in told.items()}
 
 
-NAMES = {"data": "images ", "code": "source ", "files": "file "}  # section -> the word shown before its keys
+_NAMES = {"data": "images ", "code": "source ", "files": "file "}  # section -> the word shown before its keys
 
 
 def mixture(rows: Sequence[Row]) -> str:

@@ -57,7 +57,8 @@ class _Sheet(NamedTuple):
 
 
 def render(report: Report, folder: Path, write: Write) -> Path:
-    """Write `index.html`, `tables/` and `figures/` into a folder, file by file; return the page's path."""
+    """Write the page `index.html`, `tables/` and `figures/` of a `report` into `folder`, and return the page's path.
+    `write` gets the path and the content of each file."""
     rows, mixed = report.rows, mixture(report.rows)
     found = frontier.frontier(rows, least=0)
     sheets = _sheets(report)
@@ -102,7 +103,7 @@ def _sheets(report: Report) -> dict[str, _Sheet]:
         "threats": _Sheet(
             "Falls or holds, by threat model",
             threats.threats_table(report.threats),
-            threats.NOTE,
+            threats.THREATS_NOTE,
             threats.threats_csv(report.threats),
         ),
         "seeds": _Sheet(
@@ -113,15 +114,18 @@ def _sheets(report: Report) -> dict[str, _Sheet]:
         ),
         "audit": _Sheet("All numbers", tables.table(rows), tables.note_of(rows), columns.to_csv(rows, report.verdict)),
         "answers": _Sheet(
-            "Labels, members and canaries", answers.answers_table(rows), answers.NOTE, columns.answers_csv(rows, "auc")
+            "Labels, members and canaries",
+            answers.answers_table(rows),
+            answers.ANSWERS_NOTE,
+            columns.answers_csv(rows, "auc"),
         ),
         "orders": _Sheet(
             "Recovery of the order", answers.orders_table(rows), answers.ORDER_NOTE, columns.answers_csv(rows, "direct")
         ),
     }
     if curve:
-        shown, csv = frontier.frontier_table(curve), frontier.to_csv(curve)
-        sheets["frontier"] = _Sheet("Privacy against accuracy", shown, frontier.NOTE, csv)
+        shown, csv = frontier.frontier_table(curve), frontier.frontier_csv(curve)
+        sheets["frontier"] = _Sheet("Privacy against accuracy", shown, frontier.FRONTIER_NOTE, csv)
     return {name: sheet for name, sheet in sheets.items() if sheet.table is not None}
 
 
@@ -132,8 +136,8 @@ def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, fo
         assert sheet.table is not None
         remark = f"{sheet.note}\n\n{escape.markdown(' '.join(judged))}"
         write(folder / "tables" / f"{name}.csv", sheet.csv.encode())
-        write(folder / "tables" / f"{name}.md", tables.markdown(sheet.table, remark).encode())
-        write(folder / "tables" / f"{name}.tex", f"{remarks}{tables.latex(sheet.table)}".encode())
+        write(folder / "tables" / f"{name}.md", tables.table_markdown(sheet.table, remark).encode())
+        write(folder / "tables" / f"{name}.tex", f"{remarks}{tables.table_latex(sheet.table)}".encode())
 
 
 def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tuple[str, list[Chart]]]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from privkit.reports.columns import START, flat_csv
 from privkit.reports.schema import Frozen, Metric, Row
 from privkit.reports.seed_intervals import over_intervals
-from privkit.reports.strongest import identified, sound, undefended
+from privkit.reports.strongest import identified_share, sound, undefended
 from privkit.reports.tables import UNKNOWN, Table, claim_text, interval
 from privkit.reports.threats import STRONGER, Outcome, ThreatVerdict
 from privkit.shared.grouped import grouped
@@ -19,7 +19,7 @@ from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, t
 
 REGISTRY = Path(__file__).with_suffix(".csv")
 """File with a line for each setting, adversary and seed, as `python benchmarks/run.py registry` measured it."""
-NOTE = (
+REGISTRY_NOTE = (
     "Identified: share of the attacked records whose guess is nearer to them than to any other attacked one, under the "
     "mounted attack that identifies most. Places are by means over seeds. Two shares whose intervals overlap may have "
     "either order. At least as good: no less accurate, and no more identified."
@@ -81,7 +81,7 @@ class MeasuredSetting(Frozen):
         return f"{self.defense} (identified {self.identified.value:.2f}, accuracy {self.accuracy:.2f})"
 
 
-class Place(Frozen):
+class RegistryPlace(Frozen):
     """The rank of a user's setting among the registered settings with the same dataset and adversary."""
 
     setting: MeasuredSetting  # the user's setting
@@ -132,7 +132,7 @@ def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entr
             continue
         within = [row for row in rows if row.defense == one.defense and row.threat_model in INCLUDES[model]]
         counted = [row for row in within if row.attack in (one.attack, *one.against) and row.accuracy]
-        found = [(share, row) for row in counted if (share := identified(row.recovered))]
+        found = [(share, row) for row in counted if (share := identified_share(row.recovered))]
         if found:
             share, row = max(found, key=lambda pair: (pair[0].value, pair[1].attack == one.attack))
             made.append(_entry(model, one, share, row, [twin for twin in bare if twin.protocol == row.protocol]))
@@ -140,10 +140,10 @@ def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entr
 
 
 def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row]) -> Entry:
-    twins = [(twin, found) for twin in bare if (found := identified(twin.recovered))]
+    twins = [(twin, found) for twin in bare if (found := identified_share(twin.recovered))]
     same = [found.value for twin, found in twins if twin.attack == row.attack]
     own, undefended_row = row.recovered["unaligned"], next(iter(bare), None)
-    name, floors = likeness(list(own)), [identified(floor) for key, floor in row.floors.items() if key != START]
+    name, floors = likeness(list(own)), [identified_share(floor) for key, floor in row.floors.items() if key != START]
     sent = [one.costs.bytes_up + one.costs.bytes_down for one in (row, undefended_row) if one and one.costs]
     weak = any(remark.startswith(STRONGER) for remark in verdict.remarks)
     assert row.accuracy is not None
@@ -168,7 +168,7 @@ def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, 
     )
 
 
-def to_csv(found: Iterable[Entry]) -> str:
+def registry_csv(found: Iterable[Entry]) -> str:
     """CSV with one line per entry, sorted by dataset, defense, adversary and seed."""
     models = list(THREAT_MODELS)
     ordered = sorted(found, key=lambda one: (one.dataset, one.defense, models.index(one.threat_model), one.seed))
@@ -220,14 +220,14 @@ def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
 
 def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
     """Attacks within a threat model that passed their controls, and whether one needs exactly this threat model."""
-    found = [row for row in rows if row.defense == defense and sound(row) and identified(row.recovered)]
+    found = [row for row in rows if row.defense == defense and sound(row) and identified_share(row.recovered)]
     within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
     return tuple(dict.fromkeys(row.attack for row in within)), any(row.threat_model == model for row in within)
 
 
-def place(
+def registry_places(
     own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting], rows: Sequence[Row] | None = None
-) -> list[Place]:
+) -> list[RegistryPlace]:
     """Rank each setting in `own` (the user's) among its peers; a setting without a peer gets no place. Peers are other
     registered settings with the same dataset, adversary and number of attacked records. The result rows `rows` say
     which attacks the user's run mounted; without them, only the attack of each setting counts."""
@@ -245,7 +245,7 @@ def place(
         attacks, tried = ((one.attack,), True) if rows is None else _mounted_by(rows, one.defense, one.threat_model)
         ranked = peers if tried else []
         made.append(
-            Place(
+            RegistryPlace(
                 setting=one,
                 peers=len(peers),
                 more=min((p for p in ranked if p.identified.value > share and not unsure), key=_share, default=None),
@@ -260,7 +260,7 @@ def place(
     return made
 
 
-def place_differences(places: Sequence[Place], registered: Sequence[MeasuredSetting]) -> list[str]:
+def place_differences(places: Sequence[RegistryPlace], registered: Sequence[MeasuredSetting]) -> list[str]:
     """Sentences on differences from the registered runs, in the network and the number of the adversary's records."""
     told = []
     for name, what in (("model", "network"), ("own", "number of own records")):
@@ -280,7 +280,7 @@ def _share(setting: MeasuredSetting) -> float:
     return setting.identified.value
 
 
-def place_table(places: Sequence[Place]) -> Table:
+def place_table(places: Sequence[RegistryPlace]) -> Table:
     """A table with one line for each setting and adversary."""
     lines = [
         (

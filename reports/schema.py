@@ -28,10 +28,15 @@ class Frozen(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Metric(Interval):
-    """A metric over the attacked records: its mean with limits, its worst case and its direction."""
+    """A metric over the attacked records: its mean with limits, as in `Interval`, its worst case and its direction.
 
-    worst: float  # value of the record that the attack recovered best
-    higher_is_closer: bool  # whether a larger value means a better reconstruction
+    Attributes:
+        worst: value of the record that the attack recovered best.
+        higher_is_closer: whether a larger value means a better reconstruction.
+    """
+
+    worst: float
+    higher_is_closer: bool
 
 
 Metrics = dict[str, Metric]
@@ -47,25 +52,40 @@ class Seconds(Frozen):
 
 
 class Check(Frozen):
-    """A control experiment (a test with a known result) or another check: passed, failed, or undecided (None)."""
+    """A control experiment (a test with a known result) or another check of a result row.
+
+    Attributes:
+        name: name of the check, such as "wins_through_the_defense".
+        passed: whether the check passed; None if it is undecided, for example since it could not be run.
+        detail: the finding in a sentence.
+        decisive: whether the numbers are meaningless unless the check passes; the run then fails (exit code 1).
+    """
 
     name: str
     passed: bool | None
-    detail: str  # the finding in a sentence
+    detail: str
     decisive: bool
-    """Whether the numbers are meaningless unless the check passes; the run then fails (exit code 1)."""
 
 
 class Provenance(Frozen):
     """The origin of numbers: hashes and versions of everything that may change them. A run continues only if its
-    provenance is unchanged, except for `noted`."""
+    provenance is unchanged, except for `noted`.
 
-    data: dict[str, str] = {}  # SHA-256 of ids, labels and records of each split of the data
-    code: dict[str, str] = {}  # SHA-256 of the source of each module outside privkit
-    files: dict[str, str] = {}  # SHA-256 of checkpoints, feature networks and files that a user's own code read
-    packages: dict[str, str] = {}  # versions of privkit, Python and the libraries that compute
-    machine: dict[str, str] = {}  # device and number of threads
-    noted: dict[str, str] = {}  # commit, processor and operating system
+    Attributes:
+        data: SHA-256 of ids, labels and records of each split of the data.
+        code: SHA-256 of the source of each module outside privkit.
+        files: SHA-256 of checkpoints, feature networks and files that a user's own code read.
+        packages: versions of privkit, Python and the libraries that compute.
+        machine: device, number of threads and, if several are joined, number of processes.
+        noted: commit, processor and operating system.
+    """
+
+    data: dict[str, str] = {}
+    code: dict[str, str] = {}
+    files: dict[str, str] = {}
+    packages: dict[str, str] = {}
+    machine: dict[str, str] = {}
+    noted: dict[str, str] = {}
 
 
 class Tuned(Frozen):
@@ -99,15 +119,71 @@ class Row(Frozen):
     An *alignment* says which record a guess is compared with: "unaligned": guess n with record n; "matched": guesses
     are assigned to the records of their message such that they fit best. A *floor* is a guess without the release, such
     as the mean image; "class_mean" uses the true labels. Among the floors, "zero_steps" is an exception: the attack's
-    own guesses before any training.
+    own guesses before any training. Parts, such as defenses, are named with their options, as on the command line.
 
     Two rows are equal if all fields except `seconds` are equal.
+
+    Attributes:
+        schema_version: version of the schema, `SCHEMA_VERSION`.
+        cell: the cell's id: defense, attack, seed, and a hash of the settings that change its result.
+        status: "done" if there is a result; "not_applicable" if the attack cannot be run here; "error" if it failed.
+        reason: why there is no number; empty if there is one.
+        defense: the defense; "none" is the undefended model.
+        attack: the attack.
+        dataset: the dataset of the private records.
+        model: the network that is split.
+        protocol: how clients and server train together.
+        partition: how the private records are divided among the clients.
+        seed: the seed of all random numbers.
+        knowledge: names of everything that the adversary may hold besides the release, by
+            `privkit.attacks.base.known_to`.
+        threat_model: one of `privkit.shared.threat_models`, by the adversary's abilities in this run; empty in older
+            rows.
+        arrangement: phrases on the cut of the network, on layers after the defense, and on the passes of records; empty
+            in older rows.
+        parts: parts of a split release that the adversary holds; empty if the release is not split.
+        auxiliary: source of the adversary's own records.
+        attacked: the attacked records: "private" or "test".
+        records: plural noun of the dataset's records.
+        counts: number of records in each split of the data; without a class mean, also the number of labels of attacked
+            records.
+        batch_size: number of records that a client sends in a round.
+        data_range: largest minus smallest value of a pixel.
+        tuned: the search for the attack's fields; None without a search.
+        feature_networks: networks behind F-SIM, identification and LPIPS, and the user's metrics.
+        accuracy: accuracy of the task on the test records; None if it was not measured.
+        task: MCC and AUC on the test records, and accuracies of the last and the best epoch.
+        certificate: the proven or declared claim; None if the result has no claim.
+        limits: limits that the proven trade-off curve sets to any attack on the covered data; None if there are none.
+        recovered: alignment -> metric -> value; empty if the attack guesses no records.
+        floors: floor -> alignment -> metric -> value.
+        ahead: floor -> metric -> mean over records of the floor's error minus the attack's error; empty in older rows.
+        answers: scores ("auc" and so on) of attacks on labels, members, canaries or an order.
+        queries: number of rounds in which the attack sent its own records through the clients; None if it has no
+            access to them.
+        empirical_bound: lower bound on ε from canaries, compared with the claim on the same release; None without
+            canaries.
+        doubt: why a failure of this attack would not show that the defense holds; empty if nothing speaks against it,
+            and in older rows.
+        notes: sentences on the numbers.
+        checks: control experiments and other checks.
+        costs: bytes, operations and memory of one client; None if they were not counted.
+        training_curve: training loss of each epoch.
+        validation_curve: accuracy, MCC and AUC of each epoch on the records that choose the best epoch.
+        best_epoch: the epoch with the best score on these records, counted from 1; None without such records.
+        kept: the epoch whose model is attacked: the "last", the "best" on validation records, or "best_test", the best
+            on the test records themselves.
+        auc_curve: AUC of the attack after each epoch; empty if it ran only once.
+        attack_curve: the attack's own objective, by epoch.
+        seconds: time of the row; None in older rows, and if worker processes ended without a result.
+        files: SHA-256 of the other files of this row, by name.
+        provenance: origin of the numbers.
     """
 
     schema_version: Literal[9] = 9
-    cell: str  # the cell's id
-    status: Status  # whether the cell has a result
-    reason: str = ""  # why there is no number; empty if there is one
+    cell: str
+    status: Status
+    reason: str = ""
     defense: str
     attack: str
     dataset: str
@@ -115,47 +191,41 @@ class Row(Frozen):
     protocol: str
     partition: str
     seed: int
-    # names of everything that the adversary may hold besides the release, by `privkit.attacks.base.known_to`
     knowledge: tuple[str, ...] = ()
-    # one of `privkit.shared.threat_models`, by the adversary's abilities in this run; empty in older rows
     threat_model: str = ""
-    # phrases on the cut of the network, on layers after the defense, and on the passes of records; empty in older rows
     arrangement: tuple[str, ...] = ()
-    parts: tuple[str, ...] = ()  # parts of a split release that the adversary holds
-    auxiliary: str  # source of the adversary's own records
-    attacked: str  # the attacked records: "private" or "test"
-    records: str = "images"  # plural noun of the dataset's records
-    # number of records in each split of the data; without a class mean, also the number of labels of attacked records
+    parts: tuple[str, ...] = ()
+    auxiliary: str
+    attacked: str
+    records: str = "images"
     counts: dict[str, int] = {}
     batch_size: int
-    data_range: float = 1.0  # largest minus smallest value of a pixel
-    tuned: Tuned | None = None  # the search for the attack's fields; None without a search
-    feature_networks: tuple[str, ...] = ()  # networks behind F-SIM, identification and LPIPS, and the user's metrics
-    accuracy: Interval | None = None  # accuracy of the task, on the test records
-    task: dict[str, Interval] = {}  # MCC and AUC, on the test records, and accuracies of the last and the best epoch
-    certificate: Certificate | None = None  # the proven or declared claim; None if the result has no claim
-    limits: Limits | None = None  # limits that the proven trade-off curve sets to any attack on the covered data
-    recovered: dict[str, Metrics] = {}  # alignment -> metric -> value
-    floors: dict[str, dict[str, Metrics]] = {}  # floor -> alignment -> metric -> value
-    # floor -> metric -> mean over records of the floor's error minus the attack's error; empty in older rows
+    data_range: float = 1.0
+    tuned: Tuned | None = None
+    feature_networks: tuple[str, ...] = ()
+    accuracy: Interval | None = None
+    task: dict[str, Interval] = {}
+    certificate: Certificate | None = None
+    limits: Limits | None = None
+    recovered: dict[str, Metrics] = {}
+    floors: dict[str, dict[str, Metrics]] = {}
     ahead: dict[str, Metrics] = {}
-    answers: dict[str, Interval] = {}  # scores ("auc" and so on) of attacks on labels, members, canaries or an order
-    queries: int | None = None  # number of rounds in which the attack sent its own records through the clients
-    # lower bound on ε from canaries, compared with the claim on the same release
+    answers: dict[str, Interval] = {}
+    queries: int | None = None
     empirical_bound: EmpiricalBound | None = None
-    doubt: str = ""  # why a failure of this attack would not show that the defense holds; empty in older rows
-    notes: tuple[str, ...] = ()  # sentences on the numbers
-    checks: tuple[Check, ...] = ()  # control experiments and other checks
-    costs: Costs | None = None  # bytes, operations and memory of one client
-    training_curve: tuple[float, ...] = ()  # training loss of each epoch
-    validation_curve: tuple[dict[str, float], ...] = ()  # accuracy, MCC and AUC of each epoch
-    best_epoch: int | None = None  # the best epoch on validation records, counted from 1
-    kept: Literal["last", "best"] = "last"  # the epoch whose model is attacked
-    auc_curve: tuple[Interval, ...] = ()  # AUC of the attack after each epoch; empty if it ran only once
-    attack_curve: tuple[float, ...] = ()  # the attack's own objective, by epoch
-    seconds: Seconds | None = None  # time of the row; None in older rows
-    files: dict[str, str] = {}  # SHA-256 of the other files of this row, by name
-    provenance: Provenance = Provenance()  # origin of the numbers
+    doubt: str = ""
+    notes: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    costs: Costs | None = None
+    training_curve: tuple[float, ...] = ()
+    validation_curve: tuple[dict[str, float], ...] = ()
+    best_epoch: int | None = None
+    kept: Literal["last", "best"] = "last"
+    auc_curve: tuple[Interval, ...] = ()
+    attack_curve: tuple[float, ...] = ()
+    seconds: Seconds | None = None
+    files: dict[str, str] = {}
+    provenance: Provenance = Provenance()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Row):
@@ -177,11 +247,17 @@ class Row(Frozen):
 
 
 class Summary(Frozen):
-    """Means over several seeds, of one attack on one defense, or of a guess without the release that `floor` names.
+    """Means over several seeds, of one attack on one defense, or of a guess without the release (a floor).
 
-    `protocol` is set only if this guess differs between protocols. `values` maps each measure to the mean of the seeds'
-    means, with its interval: the accuracy, the measures that compare guess n with record n, and the likeness after
-    guesses are matched to records.
+    Attributes:
+        defense: the defense; empty for a floor, unless it is the untrained attack.
+        attack: the attack; empty in the same case.
+        floor: name of the floor; empty for an attack.
+        protocol: the protocol, if a floor differs between protocols; otherwise empty.
+        seeds: the seeds, at least two.
+        values: measure -> mean of the seeds' means, with its interval over seeds: the accuracy, the measures that
+            compare guess n with record n, the likeness after guesses are matched to records, and the scores of attacks
+            that return scores.
     """
 
     defense: str
@@ -193,9 +269,17 @@ class Summary(Frozen):
 
 
 class PlannedCell(Frozen):
-    """One planned cell (one attack on one defense with one seed), with its id and the id of the model that it attacks.
-    Some cells attack the undefended model, and are needed only if the same attack fails on a defense. For such a cell,
-    `twin_of` lists the ids of the cells that run the same attack on a defense; it is empty for all other cells."""
+    """One planned cell (one attack on one defense with one seed).
+
+    Attributes:
+        cell: the cell's id.
+        model: id of the defended model that the cell attacks.
+        defense: the defense; "none" is the undefended model.
+        attack: the attack.
+        seed: the seed of all random numbers.
+        twin_of: ids of the cells that run the same attack on a defense, if this cell attacks the undefended model and
+            is needed only if the attack fails on one of these defenses; empty for all other cells.
+    """
 
     cell: str
     model: str
@@ -206,17 +290,28 @@ class PlannedCell(Frozen):
 
 
 class Manifest(Frozen):
-    """The configuration of a run folder, and its cells (one attack on one defense with one seed each) in order.
-    `config` holds only the settings that change a result. `settings` holds the settings of the last command, as the
-    user wrote them. The provenance of numbers is stored with the result rows and models."""
+    """The configuration of a run folder, and its cells. The provenance of numbers is stored with rows and models.
+
+    Attributes:
+        schema_version: version of the schema, `SCHEMA_VERSION`.
+        privkit: privkit's version.
+        created: time of creation.
+        argv: the command, word by word.
+        config: the settings that change a result.
+        settings: the settings of the last command, as the user wrote them.
+        fingerprint: hash of `config`, 12 hexadecimal digits.
+        threads: number of CPU threads.
+        seeds: the seeds of the run.
+        cells: the planned cells (one attack on one defense with one seed each), in order.
+    """
 
     schema_version: Literal[9] = 9
-    privkit: str  # privkit's version
-    created: str  # time of creation
-    argv: tuple[str, ...]  # the command
+    privkit: str
+    created: str
+    argv: tuple[str, ...]
     config: dict[str, object]
     settings: dict[str, object] = {}
-    fingerprint: str  # hash of the configuration
-    threads: int  # number of CPU threads
+    fingerprint: str
+    threads: int
     seeds: tuple[int, ...]
     cells: tuple[PlannedCell, ...]

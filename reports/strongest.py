@@ -93,18 +93,18 @@ def began(row: Row) -> bool:
 
 def _likelier(row: Row) -> tuple[float, float]:
     """A sort key: the share of records that a row's guesses identify, then their closeness."""
-    found = identified(row.recovered)
+    found = identified_share(row.recovered)
     return found.value if found else 0.0, -distance(row)
 
 
-def identified(recovered: Mapping[str, Mapping[str, Metric]]) -> Metric | None:
+def identified_share(recovered: Mapping[str, Mapping[str, Metric]]) -> Metric | None:
     """The share of records that the guesses of `recovered` (as in `Row`) identify; None if it was not computed."""
     return recovered.get("unaligned", {}).get(IDENTIFIED.name)
 
 
 def most_identified(row: Row) -> Metric | None:
     """The larger share of records that the finished or the untrained attack identifies; None if it was not computed."""
-    counts = filter(None, map(identified, (row.recovered, row.floors.get(START, {}))))
+    counts = filter(None, map(identified_share, (row.recovered, row.floors.get(START, {}))))
     return max(counts, key=lambda one: one.value, default=None)
 
 
@@ -151,7 +151,7 @@ def _identifies(row: Row) -> bool:
     """Whether guesses identify more records than a guess from the label alone, which identifies one record per label.
     The class mean shows this number. Without a class mean, for example if the adversary's records have other classes,
     the labels of the attacked records are counted. If these are unknown, the answer is False."""
-    found, labels, floors = identified(row.recovered), row.counts.get("victim_labels", 0), _guesses(row)
+    found, labels, floors = identified_share(row.recovered), row.counts.get("victim_labels", 0), _guesses(row)
     if found is None or not (labels or CLASS_MEAN.name in floors):
         return False
     return identifies_above_floors(row) and found.low > labels / found.n
@@ -159,7 +159,7 @@ def _identifies(row: Row) -> bool:
 
 def identifies_above_floors(row: Row) -> bool:
     """Whether guesses identify more records than each guess without the release does."""
-    found, floors = identified(row.recovered), _guesses(row).values()
+    found, floors = identified_share(row.recovered), _guesses(row).values()
     if found is None:
         return False
     return all(IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors)

@@ -22,7 +22,13 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of texts with headers; `floor` marks lines of constant guesses and untrained attacks."""
+    """A table of texts.
+
+    Attributes:
+        headers: the heading of each column.
+        rows: the lines, each with one text for each column.
+        floor: for each line, whether it is one of a constant guess or untrained attack; if left out, none is.
+    """
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -37,7 +43,7 @@ class Table:
         return [row for row, floor in zip(self.rows, self.floor, strict=True) if floor == floors]
 
     def __str__(self) -> str:
-        return markdown(self, "").strip()
+        return table_markdown(self, "").strip()
 
     def _repr_html_(self) -> str:
         from privkit.reports.html import html_table
@@ -62,7 +68,7 @@ _PICTURED = {
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """The table of all numbers, seed by seed: a line for each result row, then lines for comparison.
+    """The table of all numbers, seed by seed: a line for each of `rows`, then lines for comparison.
 
     Lines for comparison are guesses without the release (floors) and untrained attacks. Attacks that give scores
     instead of guesses are left out. If rows differ in provenance, such as device or version, a last column names the
@@ -116,8 +122,8 @@ _FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
-    """A table with a line for each defense and attack of at least one summary. A defense and attack in `rows` without
-    means gets a line with the reason."""
+    """A table with a line for each of the (at least one) `summaries`, the means over seeds. A defense and attack in
+    `rows` without means gets a line with the reason."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
@@ -153,14 +159,14 @@ def summary_note(summaries: Sequence[Summary]) -> str:
     )
 
 
-def markdown(shown: Table, note: str = IMAGES.note) -> str:
+def table_markdown(shown: Table, note: str = IMAGES.note) -> str:
     """The table in GitHub Markdown, with the note below."""
     lines = ["| " + " | ".join(map(escape.markdown, shown.headers)) + " |", "|" + " --- |" * len(shown.headers)]
     lines += ["| " + " | ".join(map(escape.markdown, row)) + " |" for row in shown.rows]
     return "\n".join(lines) + f"\n\n{note}\n"
 
 
-def latex(shown: Table) -> str:
+def table_latex(shown: Table) -> str:
     """The table as a LaTeX booktabs tabular."""
     body = [" & ".join(map(escape.latex, row)) for row in shown.rows]
     first_floor = shown.floor.index(True) if True in shown.floor else len(body)

@@ -16,7 +16,7 @@ from privkit.reports.strongest import (
     distance,
     falls,
     grade,
-    identified,
+    identified_share,
     metric_of,
     powerless,
     sound,
@@ -33,7 +33,7 @@ from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, t
 
 Outcome = Literal["falls", "class", "holds", "not_shown", "no_number", "not_applicable", "not_tried"]
 
-HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
+_HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
     "A defense falls if an attack comes closer to the records than every constant guess and than the mean of each "
     "record's true class (the 99 % interval of the mean difference over records, in MSE for images, lies above 0), or "
@@ -43,7 +43,9 @@ MEANING = (
     "cases nothing is shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A "
     "threat model counts every attack that its adversary could mount; --attack all mounts what was not tried."
 )
-NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
+THREATS_NOTE = (
+    f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
+)
 NOT_TRIED, NO_NUMBER = "not tried", "no sound number"
 FAILED_CONTROL = "failed its control, so its guesses may come from elsewhere than the release"
 """The remark on the attack to which a defense falls, if no attack that passed its controls reveals a record."""
@@ -156,7 +158,7 @@ def _verdict(
             sentence="; ".join((f"{before}: {found}", *kept)),
             measured=found,
             remarks=kept,
-            identified=over.get(IDENTIFIED.name, identified(best[0].recovered)),
+            identified=over.get(IDENTIFIED.name, identified_share(best[0].recovered)),
             undefended=_share(bare),
         )
 
@@ -319,7 +321,7 @@ def _likeness(rows: Sequence[Row]) -> float:
 
 
 def _share(rows: Sequence[Row]) -> float | None:
-    values = [one.value for row in rows if (one := identified(row.recovered)) is not None]
+    values = [one.value for row in rows if (one := identified_share(row.recovered)) is not None]
     return sum(values) / len(values) if values else None
 
 
@@ -377,7 +379,7 @@ def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
         (one.defense, threat_name(one.threat_model), one.sentence, ", ".join(one.against), ", ".join(one.untried))
         for one in verdicts
     )
-    return Table(headers=HEADERS, rows=lines, floor=tuple(v.outcome in ("not_tried", "no_number") for v in verdicts))
+    return Table(headers=_HEADERS, rows=lines, floor=tuple(v.outcome in ("not_tried", "no_number") for v in verdicts))
 
 
 def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:

@@ -17,23 +17,34 @@ _NAMED = {"defense", "attack", "seed", "cell"}  # fields that name a row or a ce
 
 
 class Judgement(Frozen):
-    """The result of one check: on one result row, on one defended model, or on the whole run."""
+    """The result of one check: on one result row, on one defended model, or on the whole run.
 
-    # "control": an attack's control experiment. "claim": a claimed ε against canaries, or a declared mechanism against
-    # the recorded data. "number": whether any attack gave a number. "gate": a user's condition
+    Attributes:
+        kind: "control" (an attack's control experiment), "claim" (a claimed ε against canaries, or a declared mechanism
+            against the data), "number" (whether any attack gave a number) or "gate" (a user's condition).
+        name: name of the check; for a gate, its text.
+        defense: the checked defense, as in `Row`; empty if the check is on the whole run.
+        attack: the attack; empty if the check is not on a single row.
+        seed: the seed; None if the check is on the whole run.
+        cell: id of the checked row; empty if the check is not on a single row.
+        met: whether the result meets the check; None if unfinished cells may still decide it. An undecided control
+            experiment or claim counts as not met.
+        sentence: the finding in one sentence.
+    """
+
     kind: Literal["control", "claim", "number", "gate"]
     name: str
     defense: str = ""
     attack: str = ""
     seed: int | None = None
     cell: str = ""
-    met: bool | None  # None if the check is undecided
+    met: bool | None
     sentence: str
 
 
 class CellState(Frozen):
-    """A planned cell (defense, attack and seed) with its state. The state is "missing" if there is no result yet, and
-    "not_needed" if there will be none."""
+    """A planned cell (defense, attack and seed) with its state: `status` is as in `Row`, or "missing" if there is no
+    result yet, or "not_needed" if there will be none. `reason` says why there is none, or no number; else empty."""
 
     cell: str
     defense: str
@@ -44,18 +55,32 @@ class CellState(Frozen):
 
 
 class Verdict(Frozen):
-    """The verdict on a run, which is the content of `verdict.json`; report, tables and exit code follow from it."""
+    """The verdict on a run, which is the content of `verdict.json`; report, tables and exit code follow from it.
+
+    Attributes:
+        schema_version: version of the schema of results, `SCHEMA_VERSION`.
+        run: fingerprint of the run's configuration.
+        outcome: the first that applies: "unfinished" (cells are missing), "errored" (a cell ended in an error),
+            "failed" (a check is not met), "empty" (the numbers show nothing about any defense) or "clean".
+        exit_code: 3 if the run is unfinished or errored, otherwise 1 if a check is not met, otherwise 0.
+        sentence: the outcome with the numbers of finished cells, met checks and met gates.
+        failures: the sentences of the checks that are not met, without repetitions.
+        cells: all planned cells, in the order of the plan.
+        gates: the user's conditions as text.
+        checks: the judgements on decisive checks, on the presence of numbers, and on gates.
+        files: path in the run's folder -> SHA-256, for each file of the report; empty if no report was written.
+    """
 
     schema_version: Literal[9] = 9
-    run: str  # fingerprint of the run
+    run: str
     outcome: Literal["clean", "failed", "errored", "unfinished", "empty"]
     exit_code: Literal[0, 1, 3]
     sentence: str
     failures: tuple[str, ...]
     cells: tuple[CellState, ...]
-    gates: tuple[str, ...]  # the user's conditions, as given
+    gates: tuple[str, ...]
     checks: tuple[Judgement, ...]
-    files: dict[str, str] = Field(default_factory=dict)  # path in the run -> SHA-256 of a file of the report
+    files: dict[str, str] = Field(default_factory=dict)
 
     @property
     def decided(self) -> Verdict:

@@ -144,8 +144,8 @@ class Approximate(Family):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScaledNoise(Family):
-    """The trade-off curves of one mechanism with more or less noise, as this library's accountant computes them. At
-    strength s the noise is divided by s.
+    """The trade-off curves of one `mechanism` with more or less noise, as this library's accountant computes them. At
+    strength s the noise is divided by s. `tight` allows numerical composition.
 
     If the accountant knows only an upper bound on ε (`Certificate.lower` is None), this upper bound may be too large.
     The lower bound on ε that an audit derives with this family may then exceed the mechanism's true ε.

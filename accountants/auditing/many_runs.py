@@ -98,7 +98,7 @@ def ceiling_many_runs(
     members: int, others: int, *, confidence: float, delta: float, family: Family | None = None
 ) -> float:
     """The largest bound of `epsilon_clopper_pearson` for `members` runs with the record and `others` runs without it (≥
-    1 each). It is reached if all members score above all non-members.
+    1 each). It is reached if all members score above all non-members. The other arguments are as there.
 
     >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
     2.6

@@ -92,7 +92,7 @@ def ceiling_one_run(
     members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
 ) -> float:
     """The largest bound of `epsilon_one_run` for `members` canaries in the data and `others` outside (≥ 1 each),
-    reached if all guesses are right.
+    reached if all guesses are right. The other arguments are as in `epsilon_one_run`.
 
     >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
     3.49

@@ -113,7 +113,7 @@ def ceiling_one_run_curve(
     family: Family | None = None,
 ) -> float:
     """The largest bound of `epsilon_one_run_curve` for `members` canaries in the data and `others` outside (≥ 1 each).
-    It is reached if all guesses are right.
+    It is reached if all guesses are right. The other arguments are as in `epsilon_one_run_curve`.
 
     >>> family = Gaussian()
     >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50), family=family), 3)

@@ -15,31 +15,44 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """The result of a bound: ε ≥ 0, or ln δ ≤ 0. If the theorem proves nothing, ε is `inf`, or ln δ is 0."""
+    """The result of a bound.
+
+    Attributes:
+        value: ε ≥ 0 in nats, or ln δ ≤ 0. If the theorem proves nothing, ε is `inf`, or ln δ is 0.
+        order: Rényi order that proves the limit; None if no order is involved.
+        at_edge: whether this order is the first or the last that was tried.
+        lower: a proven lower limit on the same quantity; None if none is known.
+    """
 
     value: float
-    order: float | None = None  # Rényi order that proves the limit; None if no order is involved
-    at_edge: bool = False  # whether this order is the first or the last that was tried
-    lower: float | None = None  # a proven lower limit on the same quantity, if one is known
+    order: float | None = None
+    at_edge: bool = False
+    lower: float | None = None
 
 
 class Bound(ABC):
-    """An upper bound on the privacy loss of one run, by one theorem."""
+    """An upper bound on the privacy loss of one run, by one theorem.
 
-    method: str  # name of the method, for a certificate
-    source: str  # paper and theorem
-    exact: bool  # whether the limit is exact if neighbors attain the largest losses that the specification allows
+    Attributes:
+        method: name of the method, for a certificate.
+        source: paper and theorem.
+        exact: whether the limit is exact if neighbors attain the largest losses that the specification allows.
+    """
+
+    method: str
+    source: str
+    exact: bool
 
     @abstractmethod
     def epsilon(self, delta: float) -> Limit:
-        """The smallest ε that the theorem proves at δ in (0, 1)."""
+        """The smallest ε that the theorem proves at `delta` in (0, 1)."""
 
     @abstractmethod
     def log_delta(self, epsilon: float) -> Limit:
-        """The smallest ln δ that the theorem proves at ε ≥ 0."""
+        """The smallest ln δ that the theorem proves at `epsilon` ≥ 0."""
 
     def log_deltas(self, epsilons: Array) -> Array:
-        """The smallest ln δ that the theorem proves at each of J values of ε ≥ 0: float [J]."""
+        """The smallest ln δ that the theorem proves at each of J `epsilons` ≥ 0: float [J]."""
         return np.array([self.log_delta(epsilon).value for epsilon in epsilons.tolist()])
 
     @property
@@ -49,13 +62,14 @@ class Bound(ABC):
 
     @classmethod
     def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
-        """Compute `epsilon` of B bounds with the same `batch` key, each at its own δ (`deltas` [B])."""
+        """Compute `epsilon` of B `bounds` with the same `batch` key, each at its own δ (`deltas` [B])."""
         return [bound.epsilon(delta) for bound, delta in zip(bounds, deltas.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClosedForm(Bound):
-    """A bound given by two functions, each a formula or one integral: from δ in (0, 1) to ε, and from ε ≥ 0 to ln δ."""
+    """A bound given by two functions, each a formula or one integral: `to_epsilon` maps δ in (0, 1) to ε, and
+    `to_log_delta` maps ε ≥ 0 to ln δ. The other fields are as in `Bound`."""
 
     method: str
     source: str
@@ -67,7 +81,7 @@ class ClosedForm(Bound):
     def of_profile(
         cls, method: str, source: str, to_epsilon: Callable[[float], float], to_delta: Callable[[float], float]
     ) -> Self:
-        """Build an exact bound from a function from δ to ε and one from ε to δ. If δ is 0, ln δ is −inf."""
+        """Build an exact bound from `to_epsilon`, from δ to ε, and `to_delta`, from ε to δ. If δ is 0, ln δ is −inf."""
 
         def to_log_delta(epsilon: float) -> float:
             return log(value) if (value := to_delta(epsilon)) > 0 else -inf
@@ -81,7 +95,7 @@ class ClosedForm(Bound):
         return Limit(value=self.to_log_delta(epsilon))
 
 
-def epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
+def batched_epsilons(bounds: Sequence[Bound], deltas: Array) -> list[Limit]:
     """Compute ε of B bounds, each at its own δ (`deltas` [B]). Bounds with equal `batch` keys are computed together."""
     batches: dict[Hashable, list[int]] = {}
     for at, bound in enumerate(bounds):

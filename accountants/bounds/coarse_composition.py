@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from privkit.accountants.bounds.bound import Bound, Limit
 from privkit.accountants.bounds.renyi_composition import method_and_source
 from privkit.accountants.bounds.step import Steps
-from privkit.accountants.bounds.truncated_losses import LARGEST_SHIFT, Piece, TruncatedLosses, losses_of_runs
+from privkit.accountants.bounds.truncated_losses import OVERFLOW_SHIFT, Piece, TruncatedLosses, losses_of_runs
 from privkit.shared.array import Array
 
 _SPENT = 0.03  # part of δ that truncated losses may take
@@ -117,7 +117,7 @@ def coarse_composition(steps: Steps) -> CoarseComposition | None:
     if None in parts or not any([step.gains for step, _ in steps]):
         return None
     pieces = [piece for part in parts for piece in part or ()]
-    if not pieces or max([max(piece.mu.tolist()) for piece in pieces]) > LARGEST_SHIFT:
+    if not pieces or max([max(piece.mu.tolist()) for piece in pieces]) > OVERFLOW_SHIFT:
         return None
     method, _ = method_and_source(tuple([(step.how, "") for step, _ in steps]), "composition on a coarse grid")
     return CoarseComposition(pieces=pieces, method=method)

@@ -74,17 +74,17 @@ def both_orders(found: list[Gram]) -> tuple[Gram, ...]:
     return tuple(dict.fromkeys([*found, *((b, a, c) for a, b, c in found)]))
 
 
-KINDS = both_orders(triples((0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.6, 0.85, 0.95, 1.0)))
+COARSE_KINDS = both_orders(triples((0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.6, 0.85, 0.95, 1.0)))
 """Gram matrices that dominate those of all triples of records (`third_record.triples`), in both orders of x and x'."""
 FINE_KINDS = both_orders(triples(np.linspace(0, 1, 21).tolist(), (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 1.0)))
 """A finer set of such Gram matrices, which gives smaller bounds."""
 Terms: TypeAlias = tuple[Array, Array, Array]
 """Nodes [K], the masses of T kinds at these nodes [T, K], and the largest E(V − node)₊ over the kinds [K]."""
-Rows: TypeAlias = tuple[tuple[int, int], ...]
+RowWeights: TypeAlias = tuple[tuple[int, int], ...]
 """Pairs (weight in multiples of a unit, number of rows with it), by increasing weight; weights are scaled to sum 1."""
 
 
-def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
+def hidden_delta(epsilon: float, mu: float, rows: RowWeights, kinds: tuple[Gram, ...] = COARSE_KINDS) -> float:
     """Upper bound on δ at ε ≥ 0 of a record that is secretly in one of several rows, beside other records.
 
     It bounds F(w) of this module. `rows` gives the probabilities w of the rows, any two records are at most `mu`

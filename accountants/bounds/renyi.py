@@ -9,7 +9,7 @@ from privkit.accountants import validate
 from privkit.accountants.bounds.bound import Limit
 from privkit.shared.array import Array
 
-ORDERS: tuple[float, ...] = (
+RENYI_ORDERS: tuple[float, ...] = (
     *(1 + 10.0**e for e in range(-6, -2)),
     *(1 + i / 100 for i in range(1, 10)),
     *(1 + i / 10 for i in range(1, 30)),

@@ -73,7 +73,7 @@ import numpy as np
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.allocation import ToldPlaces
-from privkit.accountants.bounds.likelihood_sums import FINE_KINDS, Rows, hidden_delta
+from privkit.accountants.bounds.likelihood_sums import FINE_KINDS, RowWeights, hidden_delta
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.round_profiles import gaussian_profile
 from privkit.accountants.bounds.step import Pairs
@@ -126,7 +126,7 @@ class ShuffledRows(ToldPlaces):
         return [(lambda epsilon: np.minimum(hidden(epsilon), gaussian_profile(self.mu)(epsilon)), count)]
 
 
-Hidden: TypeAlias = Callable[[float, float, Rows], float]
+Hidden: TypeAlias = Callable[[float, float, RowWeights], float]
 """A function of ε, μ and the rows' weights that bounds or estimates F of this module."""
 
 
@@ -134,7 +134,7 @@ Hidden: TypeAlias = Callable[[float, float, Rows], float]
 class Hiding:
     """The numbers chosen for step l of the recursion in the module's docstring; `delta` computes the bound h_l."""
 
-    cases: tuple[tuple[float, Rows], ...] = ()  # for each case s, the limit g_s and the weights W_s of the hiding rows
+    cases: tuple[tuple[float, RowWeights], ...] = ()  # for each case s: the limit g_s, the hiding rows' weights W_s
     told: float = 0.0  # p, the probability with which the proof reveals the row of the protected record
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
@@ -327,7 +327,7 @@ def _tops(
         yield multiples, gains.max(1)
 
 
-def _majorant(multiples: Array, excess: Array, rows: int) -> Rows:
+def _majorant(multiples: Array, excess: Array, rows: int) -> RowWeights:
     # the weights W of a case; `multiples` are slopes κ in units, and `excess` is e(κ), 0 for the last slope
     few = min(rows, 256)
     starts = np.unique(np.append(np.arange(few), np.geomspace(few, rows, 100)[:-1].astype(int)))
@@ -348,12 +348,12 @@ def _majorant(multiples: Array, excess: Array, rows: int) -> Rows:
     return tuple((weight, count) for weight, count in sorted(kept.items()) if count)
 
 
-def _places(rows: Rows) -> float:
+def _places(rows: RowWeights) -> float:
     """The number of equally weighted rows whose sum has the same variance as the sum of `rows`; 0 without rows."""
     return sum(r * k for r, k in rows) ** 2 / max(sum(r * r * k for r, k in rows), 1)
 
 
-def _roughly(epsilon: float, mu: float, rows: Rows) -> float:
+def _roughly(epsilon: float, mu: float, rows: RowWeights) -> float:
     # an estimate of F, not a bound: the larger value of a normal approximation and of the largest term alone
     spread = _spread(mu) / sqrt(_places(rows))
     normal = _gaussian_delta(epsilon, spread) if spread < mu else 1.0

@@ -11,12 +11,12 @@ import numpy as np
 
 from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
-from privkit.accountants.bounds.renyi import ORDERS
+from privkit.accountants.bounds.renyi import RENYI_ORDERS
 from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.shared.array import Array
 
 Pairs: TypeAlias = list[tuple[Profile | Pair, int]]  # privacy profiles of single rounds, and how often each is composed
-USUAL_ORDERS = np.array(ORDERS)
+USUAL_ORDERS = np.array(RENYI_ORDERS)
 
 
 class Step(ABC):

@@ -32,7 +32,7 @@ from privkit.accountants.bounds.loss_distribution import LossDistribution
 from privkit.shared.array import Array
 
 _NODES = 96  # losses of one release. Half as many raise ε by about 1%, and more where δ is tiny.
-LARGEST_SHIFT = 10.0  # μ up to which no likelihood ratio overflows
+OVERFLOW_SHIFT = 10.0  # μ up to which no likelihood ratio overflows
 _SMALLEST_SHIFT = 1e-6  # μ to which smaller shifts are raised, so that the differences of likelihoods keep their digits
 _ROUNDING = 1e-14  # relative error of a node's mass times μ
 

@@ -25,15 +25,25 @@ Specification = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A reference value: how to compute the number, its expected value, and the tolerances."""
+    """A reference value. It is met within the larger of the two tolerances.
 
-    id: str  # unique; the name of the case in the reference tables
-    what: str  # the quantity, in words
+    Attributes:
+        id: unique name of the case in the reference tables.
+        what: the quantity, in words.
+        compute: function that computes the quantity.
+        expected: the reference value.
+        rel: relative tolerance.
+        abs: absolute tolerance.
+        source: where the reference value comes from.
+    """
+
+    id: str
+    what: str
     compute: Callable[[], Any]
     expected: float
-    rel: float = 0.0  # relative tolerance
-    abs: float = 0.0  # absolute tolerance
-    source: str = ""  # where the reference value comes from
+    rel: float = 0.0
+    abs: float = 0.0
+    source: str = ""
 
     def check(self) -> tuple[bool, float]:
         """Whether the computed value matches the reference within the tolerances, and the computed value."""
@@ -42,7 +52,7 @@ class Case:
 
 
 def read_cases(package: str, name: str, evaluators: Mapping[str, Callable[..., Any]]) -> tuple[Case, ...]:
-    """Read the reference values in the file `name` (JSON lines) of a package, each with the call that recomputes it.
+    """Read the reference values in the file `name` (JSON lines) of a `package`, each with the call that recomputes it.
 
     A line has the keys id, what, evaluate (a name in `evaluators`, or "module:function" below `privkit.accountants`),
     inputs (the arguments of this function), expected, rel or abs (the tolerance) and source.

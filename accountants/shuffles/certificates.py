@@ -24,7 +24,7 @@ from privkit.accountants.shuffles.variants import (
 )
 from privkit.shared.certificate import Certificate
 
-NOT_DP = "this is no differential privacy: the tokens are released as they are (ε = ∞ for every δ < 1)"
+REORDERING_NOT_DP = "this is no differential privacy: the tokens are released as they are (ε = ∞ for every δ < 1)"
 
 NO_POSTERIOR = (
     "orders are equally likely before the release, but not given the patches: natural patches fit together, so a "
@@ -70,7 +70,9 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
     some = digits > 0
     return Certificate(
         kind="permutation_count" if some else "nothing",
-        statement=f"σ-privacy over {count} = {_ten_to(digits)} {orderings}; {NOT_DP}" if some else _ONE_ORDER,
+        statement=f"σ-privacy over {count} = {_ten_to(digits)} {orderings}; {REORDERING_NOT_DP}"
+        if some
+        else _ONE_ORDER,
         quantities={"log10_permutations": digits, "log10_target_share": -digits},
         assumptions=(
             "the permutation is uniform, fresh for every image and round, and unknown to the server",
@@ -138,7 +140,7 @@ def batch_shuffle(
         f"{_ten_to(worth)} permutations of the batch{published[0]}, {_ten_to(worth + share)} of them hold a given "
         f"image in its order{published[1]}"
     )
-    statement, once = f"{permutations}; {NOT_DP}", "no two patches of the batch are equal"
+    statement, once = f"{permutations}; {REORDERING_NOT_DP}", "no two patches of the batch are equal"
     if multiplicities is not None:
         _must_sum_to("tokens · batch", tokens * batch, multiplicities)
         alike, once = log10_orders_alike(multiplicities), _ONCE
@@ -146,7 +148,7 @@ def batch_shuffle(
         if alike > 0:
             statement = (
                 f"at least {_ten_to(different)} orders of the batch that look different: there are {permutations}, and "
-                f"up to {_ten_to(alike)} give the same release, as patches are equal; {NOT_DP}"
+                f"up to {_ten_to(alike)} give the same release, as patches are equal; {REORDERING_NOT_DP}"
             )
     few = multiplicities is not None and quantities["log10_permutations"] == 0
     return Certificate(

@@ -86,8 +86,8 @@ class _Fixed(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedRatio(_Fixed):
-    """Fixed mixing ratios λ_i of the clients in a group, which sum to 1 and are the same in every round, as in Theorem
-    1 of DP-CutMixSL.
+    """Fixed mixing ratios λ_i (`ratios`) of the clients in a group, which sum to 1 and are the same in every round, as
+    in Theorem 1 of DP-CutMixSL.
 
     With CutMix, client i fills N_i = ⌈λ_i·N⌉ of N patches, and the bound uses the share N_i/N. If some λ_i·N is not
     whole, the counts sum to more than N, so masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding
@@ -106,7 +106,7 @@ class FixedRatio(_Fixed):
 
     @classmethod
     def equal(cls, group: int) -> FixedRatio:
-        """Build equal ratios λ_i = 1/k for a group of k clients."""
+        """Build equal ratios λ_i = 1/k for a `group` of k ≥ 1 clients."""
         return cls(ratios=(1 / validate.whole("group", group, most=LARGEST),) * group)
 
     @property
@@ -115,13 +115,13 @@ class FixedRatio(_Fixed):
 
     def points(self, patches: int | None) -> tuple[list[float], list[float]]:
         ratios = list(self.ratios)
-        return ratios, ratios if patches is None else rounded_up(np.array(ratios), patches).tolist()
+        return ratios, ratios if patches is None else rounded_up_to_patches(np.array(ratios), patches).tolist()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedCounts(_Fixed):
-    """The number N_i ≥ 0 of patches that each client fills in every round. The numbers sum to the number N of patches,
-    so the clients' masks are exclusive and cover all patches.
+    """The numbers N_i ≥ 0 of patches (`counts`) that the clients fill in every round. They sum to the number N of
+    patches, so the clients' masks are exclusive and cover all patches.
 
     >>> FixedCounts(counts=(32, 32)).law(64).share.tolist()
     [0.5]
@@ -148,7 +148,7 @@ class FixedCounts(_Fixed):
 
 @dataclass(frozen=True, kw_only=True)
 class RealizedRatios:
-    """Mixing ratios that were drawn in a run, one for each round and client; the ratios of a round sum to 1.
+    """Mixing ratios that were drawn in a run: `ratios[t][i]` belongs to round t and client i; each round sums to 1.
 
     The ratios are public and independent of the data, so the accountant may condition on them. The squared shifts μ²
     are summed over rounds for each client, and the largest sum is taken: max_i Σ_t, not Σ_t max_i.
@@ -174,9 +174,9 @@ class RealizedRatios:
         return len(self.ratios)
 
     def per_round(self, patches: int | None) -> RatioLaw:
-        """The ratios and shares of patches as arrays [rounds, clients]; every round has the weight 1."""
+        """The ratios and shares of N = `patches` patches as arrays [rounds, clients]; every round has the weight 1."""
         ratio = np.array(self.ratios)
-        share = ratio if patches is None else rounded_up(ratio, patches)
+        share = ratio if patches is None else rounded_up_to_patches(ratio, patches)
         norm = np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape)
         return RatioLaw(ratio=ratio, share=share, norm=norm, log_weight=np.zeros_like(ratio))
 
@@ -269,7 +269,7 @@ the law of one client's ratio if clients take the places in the group uniformly 
 """
 
 
-def rounded_up(ratio: Array, patches: int) -> Array:
+def rounded_up_to_patches(ratio: Array, patches: int) -> Array:
     """⌈λN⌉/N: each mixing ratio λ rounded up to a whole number of N = `patches` patches. A ratio within two rounding
     errors of m/N is taken as m/N.
     """

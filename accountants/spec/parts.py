@@ -16,7 +16,7 @@ from privkit.accountants.spec.mixing import (
     FixedRatio,
     Ratio,
     RealizedRatios,
-    rounded_up,
+    rounded_up_to_patches,
 )
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, GaussianLaw, LawName
 from privkit.constraints import Checked, Count, Fraction, Named, Positive, check_fields
@@ -123,7 +123,7 @@ class CutMix(Checked):
             return True
         if not isinstance(self.ratio, FixedRatio | RealizedRatios):
             return False
-        filled = rounded_up(np.array(self.ratio.ratios), self.patches)
+        filled = rounded_up_to_patches(np.array(self.ratio.ratios), self.patches)
         return bool(np.any(filled.sum(-1) > 1 + 1e-9))
 
 

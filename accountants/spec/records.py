@@ -7,7 +7,7 @@ from typing import Any
 
 from privkit.accountants.spec import mechanism, mixing, parts, secrets, sensitivity
 
-CLASSES: dict[str, type[Any]] = {
+_CLASSES: dict[str, type[Any]] = {
     cls.kind: cls
     for module in (sensitivity, mixing, parts, secrets, mechanism)
     for cls in vars(module).values()
@@ -17,7 +17,7 @@ CLASSES: dict[str, type[Any]] = {
 
 
 def to_json(spec: object) -> Any:
-    """A specification as nested dicts and lists of JSON types. The key `kind` of each dict names its class."""
+    """A specification `spec` as nested dicts and lists of JSON types. The key `kind` of each dict names its class."""
     if is_dataclass(spec) and not isinstance(spec, type):
         kind: str = spec.kind  # type: ignore[attr-defined]
         return {"kind": kind} | {field.name: to_json(getattr(spec, field.name)) for field in fields(spec)}
@@ -35,9 +35,9 @@ def from_json(value: Any) -> Any:
         return value
     rest = dict(value)
     kind = rest.pop("kind", None)
-    if not isinstance(kind, str) or kind not in CLASSES:
-        raise ValueError(f"unknown kind {kind!r} (allowed: {', '.join(sorted(CLASSES))})")
-    cls = CLASSES[kind]
+    if not isinstance(kind, str) or kind not in _CLASSES:
+        raise ValueError(f"unknown kind {kind!r} (allowed: {', '.join(sorted(_CLASSES))})")
+    cls = _CLASSES[kind]
     known = {field.name for field in fields(cls)}
     if unknown := sorted(set(rest) - known):
         raise ValueError(f"{kind} has no field {unknown[0]!r} (allowed: {', '.join(sorted(known))})")

@@ -116,7 +116,8 @@ class BoxLabels(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Checked):
-    """A sensitivity > 0 that the caller gives for one neighboring relation and norm. Other pairs raise ValueError."""
+    """A sensitivity, `value` > 0, that the caller gives for one neighboring `relation` and one `norm` ("l1" or "l2").
+    Other pairs raise ValueError."""
 
     kind: ClassVar[str] = "known"
     additive: ClassVar[bool] = False

@@ -29,12 +29,12 @@ class ShiftLaw:
     """The distribution of a release's Gaussian shift μ (sensitivity divided by the noise's standard deviation) over the
     public random draws of a round.
 
-    If `profile` is False, the law bounds only the Rényi divergence: the worst neighbors may have another (ε, δ)
-    profile.
+    `mu` [J] holds the possible shifts, ≥ 0, and `log_weight` [J] the logarithms of their probabilities. If `profile` is
+    False, the law bounds only the Rényi divergence: the worst neighbors may have another (ε, δ) profile.
     """
 
-    mu: Array  # [J] the possible shifts, ≥ 0
-    log_weight: Array  # [J] logarithms of their probabilities
+    mu: Array
+    log_weight: Array
     profile: bool = True
 
     @property

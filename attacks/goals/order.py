@@ -23,7 +23,7 @@ class Permutation:
     source: Tensor
 
 
-def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | None = None) -> dict[str, Tensor]:
+def order_scores(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | None = None) -> dict[str, Tensor]:
     """The share of each image's tokens for which the guessed order is right: measure -> float64 [N] in [0, 1].
 
     Measures are "direct" (right place), "membership" (right image) and, if T is a square number, "neighbor" (right
@@ -32,7 +32,7 @@ def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | No
 
     >>> import torch
     >>> truth = torch.arange(4).unsqueeze(0)
-    >>> {name: share.item() for name, share in score(truth, Permutation(source=truth.flip(1)), 1).items()}
+    >>> {name: share.item() for name, share in order_scores(truth, Permutation(source=truth.flip(1)), 1).items()}
     {'direct': 0.0, 'membership': 1.0, 'neighbor': 0.0}
     """
     measures = {"direct": direct_accuracy, "membership": membership_accuracy}

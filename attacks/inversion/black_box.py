@@ -35,7 +35,7 @@ _WARMUP_STEPS = 40
 _EXPLODED = 100.0  # mean squared error of a decoder's output, for images in [0, 1], above which training diverged
 _STEP_ROWS = 64
 """Most rows in a training step, if the decoder reads each row by itself: many clients make large rounds."""
-COMPILE_FROM_STEPS = 2_000  # least steps at which torch.compile saves time
+COMPILE_DECODER_FROM_STEPS = 2_000  # least steps at which torch.compile saves time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ class _DecoderTraining(Learner):
         optimizer = torch.optim.AdamW(decoder.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.05, fused=True)
         warm_up = min(_WARMUP_STEPS / (total + 1), WARM_UP)
         super().__init__(decoder, optimizer, partial(one_cycle, optimizer, peak, warm_up=warm_up), total)
-        if train.device.type == "cuda" and total >= COMPILE_FROM_STEPS:
+        if train.device.type == "cuda" and total >= COMPILE_DECODER_FROM_STEPS:
             decoder.compile()
 
     def epoch(self, number: int) -> float:

@@ -18,11 +18,11 @@ from privkit.attacks.assign import cheapest
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, whole_rounds
 from privkit.attacks.inversion.mixed_releases import records_of_rows
-from privkit.attacks.inversion.seen_tokens import PENALTIES, Covariances
+from privkit.attacks.inversion.seen_tokens import TOKEN_PENALTIES, Covariances
 from privkit.attacks.inversion.union import collect
 from privkit.attacks.order.followed_tokens import PlaceLaws
 from privkit.attacks.order.own_tokens import KEEPS_ALL
-from privkit.attacks.order.token_sets import Shown, TokenMaps
+from privkit.attacks.order.token_sets import PatchFeatures, TokenMaps
 from privkit.attacks.patches import Geometry, patch_tokens
 from privkit.constraints import Count
 from privkit.torch_utils.seeded import seeded
@@ -99,7 +99,7 @@ class Fingerprints(ReconstructingAttack):
             learned, played = every.split([len(own) - last, last])
             sets, still = wire.sets(learned[: max(1, self.sets // batch) * batch], _SENT * first.mixed)
             axes = _Axes.of(torch.cat([tokens for tokens, _ in sets]).flatten(0, 1))
-            shown = Shown.of(own, geometry.patch)
+            shown = PatchFeatures.of(own, geometry.patch)
             maps = [TokenMaps.of_sets(axes(tokens), shown.some(images), still) for tokens, images in sets]
             rows = wire.rows(wire.everywhere(learned), self.repeats * first.mixed, axes, still)
             maps = [TokenMaps.of(*placed, shown.some(learned)) for placed in rows.placed(maps, shown, len(learned))]
@@ -123,9 +123,9 @@ class Fingerprints(ReconstructingAttack):
                     f"passes"
                 )
             truth, taken = own[tried.images].flatten(2).flatten(0, 1), tried.clients.flatten() >= 0
-            ahead = (tried.decoded(clients, penalty) for penalty in PENALTIES)
+            ahead = (tried.decoded(clients, penalty) for penalty in TOKEN_PENALTIES)
             errors = [float((guess - truth)[taken].square().mean()) for guess in ahead]
-            guess = victims.decoded(clients, PENALTIES[errors.index(min(errors))])
+            guess = victims.decoded(clients, TOKEN_PENALTIES[errors.index(min(errors))])
         note = (
             f"{100 * owners:.0f} % of own tokens were assigned to their owner, and {100 * places:.0f} % to their place"
         )
@@ -165,7 +165,7 @@ class _Rows:
     images: Tensor  # int64 [N, k], the adversary's image on each seat; 0 on an empty seat
     still: bool  # whether tokens lie in their places
 
-    def known(self, maps: Sequence[TokenMaps], shown: Shown) -> tuple[Tensor, Tensor]:
+    def known(self, maps: Sequence[TokenMaps], shown: PatchFeatures) -> tuple[Tensor, Tensor]:
         """Find each token's image among k mixed images (seat) and its place, int64 [N, L] each, knowing the images."""
         return self._assigned(
             lambda client, row, seat: maps[client].costs(self.tokens[row], shown.all[self.images[row, seat]])
@@ -195,7 +195,7 @@ class _Rows:
             places.append(place)
         return torch.cat(seats), torch.cat(places)
 
-    def placed(self, maps: Sequence[TokenMaps], shown: Shown, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def placed(self, maps: Sequence[TokenMaps], shown: PatchFeatures, count: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield each client's mean token of n images at each place, [n, T, q], and whether any was seen, [n, T]."""
         seat, place = self.known(maps, shown)
         client, image = self.clients.gather(1, seat), self.images.gather(1, seat)
@@ -207,7 +207,9 @@ class _Rows:
             met.index_put_(here, met.new_ones(()), accumulate=True)
             yield total / met.clamp_min(1).unsqueeze(2), met > 0
 
-    def agreement(self, maps: Sequence[TokenMaps], shown: Shown, clients: Sequence[_Client]) -> tuple[float, float]:
+    def agreement(
+        self, maps: Sequence[TokenMaps], shown: PatchFeatures, clients: Sequence[_Client]
+    ) -> tuple[float, float]:
         """Shares in [0, 1] of tokens whose image, and whose place, are the same in `read` and in `known`."""
         pairs = zip(self.known(maps, shown), self.read(clients), strict=True)
         owners, places = (float((known == read).float().mean()) for known, read in pairs)

@@ -45,7 +45,7 @@ def _cells(smashed: Tensor, positions: int) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class MixedRows:
     """Released rows of the adversary's images, with the images, clients and weights of each row."""
 
     cells: Tensor  # [N, T, D], N rows with T positions of D numbers
@@ -54,7 +54,7 @@ class Rows:
     weights: Tensor  # [N, k, T], the weights of these images at T positions; 0 on empty seats
 
     @classmethod
-    def of(cls, query: Query, own: Tensor, some: Tensor, batch: int, draws: Generator) -> Rows:
+    def of(cls, query: Query, own: Tensor, some: Tensor, batch: int, draws: Generator) -> MixedRows:
         """Send the adversary's images with the indices `some`, int64 [n], each mixed with newly drawn images."""
         parts = []
         for part in some[torch.randperm(len(some), generator=draws, device=own.device)].split(batch):
@@ -74,7 +74,7 @@ class Rows:
         return cls.joined(parts)
 
     @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
+    def joined(cls, parts: Sequence[MixedRows]) -> MixedRows:
         return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     def of_client(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,7 +95,7 @@ class Equations:
         self._features, self._clients = features, clients
         self._gram, self._right = features.new_zeros(0), features.new_zeros(0)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: MixedRows) -> None:
         """Add released rows; products are computed only for pairs of clients that share a row."""
         count, (_, cells, width) = self._features.shape[1], rows.cells.shape
         if not len(self._gram):
@@ -136,7 +136,7 @@ class Equations:
         maps: Tensor = torch.stack(solved).unflatten(1, (self._clients, -1)).permute(1, 2, 0, 3).flatten(2)
         return maps
 
-    def model(self, flat: Tensor, apart: Rows) -> Model:
+    def model(self, flat: Tensor, apart: MixedRows) -> Model:
         """Build the Gaussian model of images [n, P] and smashed data, from the maps and from further rows (`apart`).
 
         Two rows with the same image at one client share the map's error e but not the noise. So the product of their

@@ -17,13 +17,13 @@ from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingA
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, whole_rounds
 from privkit.attacks.inversion.mixed_releases import LinkedRows
-from privkit.attacks.inversion.mixture_model import EQUATIONS, Equations, Model, Rows, linked, principal_features
+from privkit.attacks.inversion.mixture_model import EQUATIONS, Equations, MixedRows, Model, linked, principal_features
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.rounds import by_round
 from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
-PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
+_PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 """Variances to add to the noise variance, as multiples of a released number's mean variance; the best is chosen."""
 _FOLDS = 4  # folds of the adversary's images, each left out of the maps once
 _TRIED = 100  # most of the adversary's images on which penalties are tried (at least a round)
@@ -127,12 +127,12 @@ class MixturePosterior(ReconstructingAttack):
         folds = sending.folds
         equations = [Equations(features, clients) for _ in folds]
         for fold, one in zip(reversed(folds), reversed(equations), strict=True):
-            rows = Rows.joined([sending.rows(fold) for _ in range(self.repeats)])
+            rows = MixedRows.joined([sending.rows(fold) for _ in range(self.repeats)])
             one.add(rows)
         model = Equations.together(equations[1:]).model(sending.own.flatten(1), rows)
         played = sending.played(folds[0][: max(1, _TRIED // sending.batch) * sending.batch], self.passes)
-        errors = [float((played.guess(model, one) - played.truth).square().mean()) for one in PENALTIES]
-        penalty, tried = PENALTIES[errors.index(min(errors))], []
+        errors = [float((played.guess(model, one) - played.truth).square().mean()) for one in _PENALTIES]
+        penalty, tried = _PENALTIES[errors.index(min(errors))], []
         for number, fold in enumerate(folds if self.epochs else folds[:1]):
             if number:
                 others = Equations.together(equations[:number] + equations[number + 1 :])
@@ -156,8 +156,8 @@ class _Sending:
         rounds = torch.arange(len(self.own), device=self.own.device).view(-1, self.batch)
         return [fold.flatten() for fold in rounds.tensor_split(min(_FOLDS, len(rounds)))]
 
-    def rows(self, some: Tensor) -> Rows:
-        return Rows.of(self.query, self.own, some, self.batch, self.draws)
+    def rows(self, some: Tensor) -> MixedRows:
+        return MixedRows.of(self.query, self.own, some, self.batch, self.draws)
 
     def played(self, some: Tensor, passes: int) -> _Played:
         """Send some of the adversary's images (indices int64 [n]) `passes` times, like the attacked images."""

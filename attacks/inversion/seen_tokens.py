@@ -29,7 +29,7 @@ _HELD = 10  # every tenth image of the adversary is held out to test the network
 _ROUNDS = 4  # how often each image is guessed for the network's training, each time from other visible places
 _SETS = 64  # different sets of places in each round, so that few matrices are factored
 _TRIED = 100  # most of the adversary's images on which penalties are tried
-PENALTIES = tuple(10.0**power for power in range(-8, 0))
+TOKEN_PENALTIES = tuple(10.0**power for power in range(-8, 0))
 """Penalties on a squared coefficient, in units of the variance of all tokens together."""
 _NUMBERS_AT_ONCE = 2**24
 
@@ -102,7 +102,7 @@ class SeenTokens(ReconstructingAttack):
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)
         with seeded(device, module), torch.no_grad():
-            placed = in_place if views[0].whole else dropped_places(query, own, batch, draws)
+            placed = _in_place if views[0].whole else dropped_places(query, own, batch, draws)
             attacked = [placed(view) for view in views]
             rows, seen = torch.cat([tokens for tokens, _ in attacked]), torch.cat([there for _, there in attacked])
             learned = _Collected.of(query, own, batch, self.repeats, draws, placed)
@@ -123,7 +123,7 @@ class SeenTokens(ReconstructingAttack):
         return replace(refined, images=refined.images.view(-1, *observation.image_shape))
 
 
-def in_place(view: View) -> tuple[Tensor, Tensor]:
+def _in_place(view: View) -> tuple[Tensor, Tensor]:
     """Assign the tokens of a release to its images, if the tokens are in their places.
 
     A released row may mix k images, with public weights. Returns its tokens, repeated for each image and divided by
@@ -131,7 +131,7 @@ def in_place(view: View) -> tuple[Tensor, Tensor]:
     `NotApplicable` if weights are hidden, or every position sums several images.
 
     >>> view = View(round=0, smashed=torch.tensor([[[1.0], [0.0]]]))
-    >>> in_place(view)[1].tolist()
+    >>> _in_place(view)[1].tolist()
     [[True, False]]
     """
     tokens = as_tokens(view.smashed).float()
@@ -192,9 +192,9 @@ def _cross_fitted(
     folds = torch.arange(len(images), device=images.device) % _FOLDS
     fits = [Covariances.of(learned.tokens[folds != one], images[folds != one], most) for one in range(_FOLDS)]
     tried = (folds == 0).nonzero().squeeze(1)[:_TRIED]
-    ahead = [fits[0].guess(learned.rows[tried], learned.seen[tried], penalty) for penalty in PENALTIES]
+    ahead = [fits[0].guess(learned.rows[tried], learned.seen[tried], penalty) for penalty in TOKEN_PENALTIES]
     errors = [float((one - images[tried]).square().mean()) for one in ahead]
-    penalty, there = PENALTIES[errors.index(min(errors))], learned.tokens.ne(0).any(2)
+    penalty, there = TOKEN_PENALTIES[errors.index(min(errors))], learned.tokens.ne(0).any(2)
     guesses = images.new_zeros(rounds, *images.shape)
     for guess in guesses:
         shown = learned.seen[torch.randint(len(images), (_SETS,), generator=draws, device=images.device)]

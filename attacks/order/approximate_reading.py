@@ -24,9 +24,9 @@ from privkit.attacks.order.token_reading import (
     LabelledTokens,
     in_place,
     label_images,
-    multiplicities,
     nearest,
     own_share,
+    patch_copies,
     token_scale,
 )
 from privkit.attacks.patches import Geometry, patchify
@@ -95,7 +95,7 @@ def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTok
     repetitions. Within an image, each patch occurs a different number of times, so the size of a token's cluster
     identifies its patch.
     """
-    several = torch.tensor(multiplicities(tokens), device=messages.device)
+    several = torch.tensor(patch_copies(tokens), device=messages.device)
     centers, shares = heaps(messages, len(several))
     order = shares.argsort(1)
     sure = (shares.gather(1, order) * tokens - several).abs() < _SIZE_SLACK

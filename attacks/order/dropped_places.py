@@ -8,7 +8,7 @@ from math import ceil, log2
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.assign import distances, in_order, take
+from privkit.attacks.assign import cheapest_in_order, distances, take
 from privkit.attacks.base import NotApplicable, Query, View
 from privkit.attacks.order.followed_tokens import PlaceLaws
 from privkit.attacks.patches import as_tokens
@@ -50,7 +50,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
         tokens = as_tokens(view.smashed).float()
         if tokens.shape[1] > count:
             raise NotApplicable(f"a row holds {tokens.shape[1]} tokens, own images have {count}")
-        places = in_order(laws.costs(tokens))
+        places = cheapest_in_order(laws.costs(tokens))
         rows = tokens.new_zeros(len(tokens), count, tokens.shape[2])
         rows.scatter_(1, places.unsqueeze(2).expand_as(tokens), tokens)
         return rows, torch.zeros_like(rows[..., 0]).scatter_(1, places, 1.0).bool()

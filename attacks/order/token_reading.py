@@ -153,7 +153,7 @@ def same_tokens(first: Tensor, second: Tensor) -> Tensor:
     return (one - two).abs().amax((1, 2)).lt(_CLOSE * first.shape[2] ** 0.5)
 
 
-def multiplicities(tokens: int) -> list[int]:
+def patch_copies(tokens: int) -> list[int]:
     """How often each patch occurs in an image of T = `tokens` patches: 1, 2, 3, … times; the last patch fills the rest.
 
     In such an image, called a label image, the number of a patch's copies identifies the patch.
@@ -176,11 +176,11 @@ class LabelledTokens:
 
 
 def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """Make L = `number` ≥ 1 images of K repeated patches each (`multiplicities`), from random patches of [N, T, P].
+    """Make L = `number` ≥ 1 images of K repeated patches each (`patch_copies`), from random patches of [N, T, P].
 
     Returns the images, [L, C, H, W], and the patches that each image repeats, [L, K, P].
     """
-    several = torch.tensor(multiplicities(geometry.tokens), device=patches.device)
+    several = torch.tensor(patch_copies(geometry.tokens), device=patches.device)
     every = patches.flatten(0, 1)
     spread = every.var(1)
     distinct = (spread >= spread.mean() / 10).nonzero().squeeze(1)
@@ -196,7 +196,7 @@ def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
     [5.0, 7.0]
     """
-    several = torch.tensor(multiplicities(rows.shape[1]), device=rows.device)
+    several = torch.tensor(patch_copies(rows.shape[1]), device=rows.device)
     scaled = rows / token_scale(rows)
     alike = torch.stack([_close(one.unsqueeze(0) - one.unsqueeze(1)) for one in scaled])
     fits = alike.sum(2).unsqueeze(1) == several.unsqueeze(1)  # [L, K, T]

@@ -22,22 +22,22 @@ _TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class Shown:
+class PatchFeatures:
     """Features of n images at each of T places, float64: of the patch [n, T, f]; of patch and image, [n, T, F]."""
 
     patch: Tensor  # principal components of the patch
     all: Tensor  # principal components of the patch and of the whole image, and a 1
 
     @classmethod
-    def of(cls, images: Tensor, patch: int) -> Shown:
+    def of(cls, images: Tensor, patch: int) -> PatchFeatures:
         """Compute the features of images [n, C, H, W] for patches of `patch` × `patch` pixels."""
         pieces = _principal(patchify(images, patch), _PATCH)
         whole = _principal(images.flatten(1).unsqueeze(1), _IMAGE).expand(-1, pieces.shape[1], -1)
         return cls(pieces, torch.cat([pieces, whole, torch.ones_like(pieces[..., :1])], 2))
 
-    def some(self, images: Tensor) -> Shown:
+    def some(self, images: Tensor) -> PatchFeatures:
         """The features of the images with the given indices."""
-        return Shown(self.patch[images], self.all[images])
+        return PatchFeatures(self.patch[images], self.all[images])
 
 
 def _principal(rows: Tensor, most: int) -> Tensor:
@@ -56,7 +56,7 @@ class TokenMaps:
     spread: Tensor  # ln of the determinant of the errors' covariance
 
     @classmethod
-    def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
+    def of_sets(cls, sets: Tensor, shown: PatchFeatures, still: bool = False) -> TokenMaps:
         """Fit a linear map from image features to tokens for each place, from tokens [n, T, q] in any order.
 
         With `still`, the tokens are already in their places.
@@ -83,7 +83,7 @@ class TokenMaps:
         return found
 
     @classmethod
-    def of(cls, placed: Tensor, there: Tensor, shown: Shown) -> TokenMaps:
+    def of(cls, placed: Tensor, there: Tensor, shown: PatchFeatures) -> TokenMaps:
         """Fit the maps to tokens [n, T, q] in their places; `there` [n, T] is 1 if a token is known, otherwise 0."""
         placed, there = placed.double(), there.double()
         maps = _solved(shown.all.transpose(0, 1) * there.T.unsqueeze(2), placed.transpose(0, 1))

@@ -73,7 +73,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
 
     Raises:
         RunFolderError: if `first` or `second` is not a run folder.
-        UsageError: if the runs have different private or test records, or no result in common.
+        UsageError: if the runs have different private, test or attacked records, or no result in common.
         DamagedFile: if a file is damaged.
     """
     a, b = _read(first), _read(second)

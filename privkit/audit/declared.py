@@ -241,8 +241,8 @@ def _unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]
             clean = one.clean
             for stage in sites_of(stages).smashed:
                 clean = stage.public_transform(clean)
-            stayed += in_place(clean, one.released)
-            told += in_place(clean, clean)
+            stayed += _in_place(clean, one.released)
+            told += _in_place(clean, clean)
         except Exception:  # a user's own segment may raise anything; the row says why the release cannot be made again
             return ""
         rows, tokens = rows + len(one.released), one.released.shape[1]
@@ -255,11 +255,11 @@ def _unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]
     )
 
 
-def in_place(clean: Tensor, released: Tensor) -> int:
+def _in_place(clean: Tensor, released: Tensor) -> int:
     """Count the N·T released tokens [N, T, D] whose nearest clean token of the same record has the same position.
 
     >>> tokens = torch.eye(4).repeat(2, 1, 1)
-    >>> in_place(tokens, tokens), in_place(tokens, tokens.roll(1, 1))
+    >>> _in_place(tokens, tokens), _in_place(tokens, tokens.roll(1, 1))
     (8, 0)
     """
     apart = torch.cdist(released.float(), clean.float(), compute_mode="donot_use_mm_for_euclid_dist")

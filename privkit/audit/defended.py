@@ -34,7 +34,7 @@ from privkit.torch_utils.clock import clock
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train
 from privkit.training.costs import client_costs
 from privkit.training.distributed import joined_processes
-from privkit.training.loop import Epoch, learns
+from privkit.training.loop import EpochWeights, learns
 from privkit.training.losses import with_loss
 from privkit.training.together import train_together
 
@@ -136,7 +136,7 @@ def _of_epochs(
     kinds = {"": False} if trained.best else {}
     if noisy:
         kinds = {"_noisy": False, "_noise_free": True}
-    last = Epoch(number=0, edge=deepcopy(edge.state_dict()), upper=deepcopy(upper.state_dict()))
+    last = EpochWeights(number=0, edge=deepcopy(edge.state_dict()), upper=deepcopy(upper.state_dict()))
     epochs = {"last": last, **({} if trained.best is None else {"best": trained.best})}
     accuracies, files = dict[str, dict[str, Any]](), dict[str, str]()
     for name, epoch in epochs.items():
@@ -149,7 +149,7 @@ def _of_epochs(
     return accuracies, files
 
 
-def _put(trained: Trained, epoch: Epoch) -> None:
+def _put(trained: Trained, epoch: EpochWeights) -> None:
     trained.edge.load_state_dict(epoch.edge)
     trained.upper.load_state_dict(epoch.upper)
 

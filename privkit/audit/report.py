@@ -20,7 +20,15 @@ from privkit.reports.evidence import evidence
 from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
 from privkit.reports.page import Write
-from privkit.reports.registry import Entry, Place, entries, place, place_differences, read_registry, settings
+from privkit.reports.registry import (
+    Entry,
+    RegistryPlace,
+    entries,
+    place_differences,
+    read_registry,
+    registry_places,
+    settings,
+)
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.strongest import counted
 from privkit.reports.summaries import over_seeds
@@ -176,7 +184,7 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
     return [found for own in each for found in entries(own, threats_of(own))]
 
 
-def placed(run: Path) -> tuple[list[Place], list[str]]:
+def placed(run: Path) -> tuple[list[RegistryPlace], list[str]]:
     """Rank a run's defenses among privkit's registered results: one rank for each defense setting and adversary. The
     second result has a sentence for each respect in which this run differs from the registered ones. Raises
     `UsageError` if the run cannot be compared with the registry."""
@@ -191,7 +199,7 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
         if all(row.accuracy is None for row in rows):
             raise UsageError(f"{run} has no accuracy, which a place needs; record one: save(accuracy=...)")
         raise UsageError(f"{run} has no defense whose records were attacked; audit one with --attack auto")
-    if not (places := place(own, registered, rows)):
+    if not (places := registry_places(own, registered, rows)):
         mine, had = (
             ", ".join(sorted({f"{one.dataset} with {one.victims} attacked records" for one in found}))
             for found in (own, registered)

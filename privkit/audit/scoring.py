@@ -23,7 +23,7 @@ from privkit.shared.interval import clopper_pearson
 from privkit.shared.measures import IDENTIFIED, OF_RECORDS, UNBOUNDED, measure
 from privkit.shared.seeds import derive
 
-FEW = 20  # number of attacked records below which a row says that its intervals may be too narrow
+FEW_RECORDS = 20  # number of attacked records below which a row says that its intervals may be too narrow
 
 CLOSER = 0.99  # confidence of the interval that shows whether an attack is closer than a constant guess
 
@@ -33,7 +33,7 @@ _ROUNDING = 1e-3  # how far a guess may lie outside its range: twice the roundin
 _SHRUNK = 32  # larger images are shrunk to this many pixels per side before they are compared in several positions
 _MOVED = 3  # number of pixels by which a guess that shows its image may be moved
 
-Scores = dict[str, Values]
+RecordScores = dict[str, Values]
 """Metric -> one value for each record."""
 
 
@@ -73,7 +73,7 @@ def scored(
     batch_size: int,
     perception: Perception | None = None,
     labels: Tensor | None = None,
-) -> dict[str, Scores]:
+) -> dict[str, RecordScores]:
     """Score N guesses against the N attacked records: alignment -> metric -> one value per record.
 
     "unaligned" compares them in their order. "matched" first assigns the guesses of each round of `batch_size` records
@@ -230,12 +230,13 @@ def few(records: int) -> tuple[str, ...]:
     """A warning if fewer than 20 records were attacked: intervals for skewed values then cover the mean too rarely."""
     told = (
         f"the intervals rest on {records} attacked records: if an attack recovers a few of them far better than the "
-        f"others, they contain the mean in fewer than 8 of 10 cases; attack {FEW} or more by --budget …:victims=…"
+        f"others, they contain the mean in fewer than 8 of 10 cases; attack {FEW_RECORDS} or more by "
+        "--budget …:victims=…"
     )
-    return (told,) if records < FEW else ()
+    return (told,) if records < FEW_RECORDS else ()
 
 
-def summarise(scores: Mapping[str, Scores], perception: Perception | None = None) -> dict[str, Metrics]:
+def summarise(scores: Mapping[str, RecordScores], perception: Perception | None = None) -> dict[str, Metrics]:
     """Means with intervals for every alignment of guesses and every metric; `perception` has a user's own metrics."""
     closer = directions(perception)
     return {
@@ -249,7 +250,7 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
     }
 
 
-def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
+def ahead(scores: RecordScores, guesses: Mapping[str, RecordScores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
     """For each constant guess and metric, the mean difference by which an attack's `scores` are closer.
 
     It is positive if the attack is closer. Intervals have 99 % confidence, since a run makes many comparisons: for

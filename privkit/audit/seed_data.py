@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import AnyAttack
 from privkit.attacks.goals import goal_of
 from privkit.attacks.memory import Memory
-from privkit.audit.scoring import Scores, few, repeated, scored, summarise, unidentified
+from privkit.audit.scoring import RecordScores, few, repeated, scored, summarise, unidentified
 from privkit.domains.base import Batch, Pool, Pools, several
 from privkit.domains.images.augment import check_colors
 from privkit.domains.partition import ClientPartition, stratified
@@ -44,7 +44,7 @@ class SeedData:
     warnings: tuple[str, ...] = ()  # sentences for the user, such as on images that look clipped or on left-out records
     labeled: bool = True  # whether the adversary's records have labels; a recording may lack them
     # added by `prepare`: the scores of constant guesses, one for each record (see `scored`), and their means
-    guesses: dict[str, dict[str, Scores]] = field(default_factory=dict)
+    guesses: dict[str, dict[str, RecordScores]] = field(default_factory=dict)
     floors: dict[str, dict[str, Metrics]] = field(default_factory=dict)
     perception: Perception = field(default_factory=Perception)  # networks and a user's own metrics that score guesses
     memory: Memory = field(default_factory=Memory)  # what attacks learned from the auxiliary records

@@ -330,7 +330,7 @@ def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterat
     else:
         every = list(rows)
         with _written(out) as keep:
-            keep((reports.markdown if out.suffix == ".md" else reports.latex)(every, compare))
+            keep((reports.budget_markdown if out.suffix == ".md" else reports.budget_latex)(every, compare))
         yield from every
 
 
@@ -346,13 +346,16 @@ def _written(path: Path) -> Iterator[Callable[[str], object]]:
 
 
 def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
-    from privkit.reports.budgets import NOTE, budget_table, remarks
+    from privkit.reports.budgets import BUDGETS_NOTE, budget_table, remarks
     from privkit.reports.tables import rich_table
 
     if not (shown := tally.shown):
         return
     show(rich_table(budget_table(shown, compare)))
-    for line in (NOTE, *(f"[{number}] {remark}" for number, remark in enumerate(remarks(shown, compare), start=1))):
+    for line in (
+        BUDGETS_NOTE,
+        *(f"[{number}] {remark}" for number, remark in enumerate(remarks(shown, compare), start=1)),
+    ):
         show(line, style="dim")
     if tally.computed > len(shown):
         rest = f"; all are in {out}" if out else "; --out FILE stores all"

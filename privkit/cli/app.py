@@ -19,11 +19,11 @@ from privkit.cli.new import check, new
 from privkit.cli.papers import papers
 from privkit.cli.reproduce import reproduce
 from privkit.cli.say import say, say_json
-from privkit.cli.show import Annotations, AsEvents, Junit, Quiet, Shown
+from privkit.cli.show import Annotations, AsEvents, Junit, OutputOptions, Quiet
 from privkit.cli.start import uncollected
 from privkit.errors import UsageError, unknown
 from privkit.files.paths import root
-from privkit.parts.registry import TABLES, as_written
+from privkit.parts.registry import PART_TABLES, as_written
 from privkit.run.stopping import finished_cells, keeping
 from privkit.settings.resolve import read_toml, resolve
 from privkit.settings.table import FLAGS, SETTINGS, CommandFlags, checked
@@ -66,7 +66,7 @@ def audit(
 
     The undefended baseline is always included. Run the same command again to resume.
     """
-    shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
+    shown = OutputOptions(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     command = checked(CommandFlags, flags)
     given = _given(command, {name: flags[name] for name in SETTINGS if flags[name] not in (None, [])})
     if command.grid:
@@ -102,7 +102,7 @@ def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _run(config: AuditConfig, command: CommandFlags, shown: Shown) -> None:
+def _run(config: AuditConfig, command: CommandFlags, shown: OutputOptions) -> None:
     from privkit.audit.run import default_folder, run_audit
     from privkit.audit.worker import pick_device
     from privkit.run.plan import cell_counts
@@ -121,7 +121,7 @@ def _hands(command: CommandFlags) -> dict[str, Any]:
     return {"workers": command.workers, "engine": command.engine}
 
 
-def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, shown: Shown) -> None:
+def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, shown: OutputOptions) -> None:
     from privkit.cli import grid
 
     if shown.junit is not None:
@@ -159,7 +159,7 @@ def report(
     from privkit.audit.report import build
     from privkit.run.records import last_verdict, read_rows
 
-    shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
+    shown = OutputOptions(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     page = build(run, pictures=not no_pictures)
     shown.show(read_rows(run), page, last_verdict(run))
 
@@ -194,17 +194,17 @@ def verify(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
 
 @app.command("list")
 def list_(
-    kind: Annotated[str | None, typer.Argument(help="|".join(TABLES))] = None,
+    kind: Annotated[str | None, typer.Argument(help="|".join(PART_TABLES))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """List all parts (defenses, attacks, …) with their options and defaults; for one kind, also the allowed values.
     `privkit describe NAME` explains the options."""
-    if kind is not None and kind not in TABLES:
-        raise unknown("kind", kind, TABLES)
+    if kind is not None and kind not in PART_TABLES:
+        raise unknown("kind", kind, PART_TABLES)
     about = ("text", "source")
     tables = {
         name: [{key: value for key, value in entry.items() if key not in about} for entry in described(name)]
-        for name in ([kind] if kind else TABLES)
+        for name in ([kind] if kind else PART_TABLES)
     }
     if as_json:
         say_json(tables)

@@ -15,7 +15,7 @@ from privkit.accountants.table import TableEntry
 from privkit.accountants.terms import DP_SGD_TERMS
 from privkit.accountants.terms import terms as in_terms
 from privkit.accountants.wording import warnings
-from privkit.papers.as_published import TABLE_1_ORDER, Paper, as_published
+from privkit.papers.as_published import TABLE_1_ORDER, PaperWithFormula, as_published
 from privkit.reports.budgets import BudgetRow, plain_text
 from privkit.shared.certificate import Certificate
 from privkit.shared.limits import NO_USE, of_use
@@ -79,7 +79,7 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
         notes = (*notes, _NO_USE)
     if compare:
         try:
-            paper: Paper = "dp_cutmixsl" if kind.startswith("dp_") else "accurate_sl"
+            paper: PaperWithFormula = "dp_cutmixsl" if kind.startswith("dp_") else "accurate_sl"
             claim = as_published(entry.mechanism, entry.delta, paper=paper)
             published = {"published": claim.epsilon, "objection": claim.objection, "published_order": claim.order}
             if claim.order is not None:

@@ -19,7 +19,7 @@ def compare(
 ) -> None:
     """Compare run B with run A: differences with intervals, a paired test over records, and differences in settings."""
     from privkit.audit.compare import compare as compared
-    from privkit.reports.comparison import NOTE, comparison_table
+    from privkit.reports.comparison import COMPARISON_NOTE, comparison_table
     from privkit.reports.tables import rich_table
 
     found = compared(first, second)
@@ -29,7 +29,7 @@ def compare(
     for run, path in (("A", found.first), ("B", found.second)):
         show(f"{run}: {path}")
     show(rich_table(comparison_table(found)))
-    show(NOTE, style="dim")
+    show(COMPARISON_NOTE, style="dim")
     same = ("the same",)
     told = {"configuration": found.configuration or same, "made of": found.made_of or same}
     for title, lines in {**told, "not compared": found.unpaired}.items():
@@ -47,7 +47,7 @@ def place(
     quick attacks.
     """
     from privkit.audit.report import placed
-    from privkit.reports.registry import NOTE, place_table
+    from privkit.reports.registry import REGISTRY_NOTE, place_table
     from privkit.reports.tables import rich_table
 
     places, remarks = placed(run)
@@ -57,7 +57,7 @@ def place(
     for one in places:
         show(f"{one.sentence}.", soft_wrap=True)
     show(rich_table(place_table(places)))
-    for line in (*remarks, NOTE):
+    for line in (*remarks, REGISTRY_NOTE):
         show(line, style="dim")
 
 

@@ -24,7 +24,7 @@ from privkit.files.sealed import Broken, opened, sealed
 from privkit.parts import entries as entries_of
 from privkit.parts.entries import describe_part
 from privkit.parts.own_parts import kinds_of, own
-from privkit.parts.registry import TABLES, as_written, plug_ins
+from privkit.parts.registry import PART_TABLES, as_written, plug_ins
 from privkit.run.sources import own_source
 from privkit.settings.early import own_table
 
@@ -63,7 +63,7 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Describe a part: its purpose, and the default, the allowed values and the meaning of each option."""
-    every = {kind: {entry["name"]: entry for entry in described(kind)} for kind in TABLES}
+    every = {kind: {entry["name"]: entry for entry in described(kind)} for kind in PART_TABLES}
     found = [{"kind": kind, **entries[name]} for kind, entries in every.items() if name in entries]
     if not found and with_options(name) == (name, ""):
         found = [

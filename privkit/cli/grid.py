@@ -21,7 +21,7 @@ from privkit.settings.resolve import resolve
 from privkit.settings.table import DEFAULTS
 
 if TYPE_CHECKING:
-    from privkit.cli.show import Shown
+    from privkit.cli.show import OutputOptions
     from privkit.settings.config import AuditConfig
 
 ASKED = 1000  # cells above which a grid needs --yes
@@ -47,7 +47,9 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
     return {out / re.sub(r"[^\w.-]+", "-", name): config for name, config in zip(names, configs, strict=True)}
 
 
-def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
+def run_grid(
+    grid: Mapping[Path, AuditConfig], shown: OutputOptions, *, again: bool, hands: Mapping[str, Any]
+) -> NoReturn:
     """Compute a grid's runs in turn, print the verdict of each, and exit with the highest of their exit codes. All runs
     are planned before the first one starts, so that wrong settings are refused at once. `hands` are the arguments
     `workers` and `engine` of `run_audit`."""

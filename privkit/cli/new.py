@@ -18,7 +18,7 @@ from privkit.files.storage import writing
 from privkit.parts.own_parts import kind_noun
 from privkit.settings.table import DATA_ROOT_VARIABLE, SETTINGS
 
-KINDS = ("defense", "attack", "model", "dataset", "metric")
+_KINDS = ("defense", "attack", "model", "dataset", "metric")
 _TEST = '''"""{class_name} keeps the laws of its kind."""
 
 from privkit.testing import assert_laws
@@ -30,12 +30,12 @@ def test_it_keeps_the_laws_of_its_kind() -> None:
 
 
 def new(
-    kind: Annotated[str, typer.Argument(help="|".join(KINDS))],
+    kind: Annotated[str, typer.Argument(help="|".join(_KINDS))],
     name: Annotated[str, typer.Argument(help="Name of the file and part, such as my_noise.")],
 ) -> None:
     """Write NAME.py with a small working part, and test_NAME.py, into the current folder; nothing is overwritten."""
-    if kind not in KINDS:
-        raise unknown("kind", kind, KINDS)
+    if kind not in _KINDS:
+        raise unknown("kind", kind, _KINDS)
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name):
         raise UsageError(
             f"a new {kind} is named with small letters, digits and _, at most 40 of them, got {shortened(name)}; "
@@ -80,9 +80,9 @@ def check(
 
     Exit codes: 0 if every law holds, 1 if a law is broken, 2 if there is no such part.
     """
-    from privkit.laws.parts import KINDS, kind_of, laws
+    from privkit.laws.parts import KINDS_WITH_LAWS, kind_of, laws
 
-    kinds = {kind_noun(kind): kind for kind in KINDS}
+    kinds = {kind_noun(kind): kind for kind in KINDS_WITH_LAWS}
     if kind is not None and kind not in kinds:
         raise unknown("kind", kind, kinds)
     found = []

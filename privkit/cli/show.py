@@ -26,7 +26,7 @@ Annotations = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class OutputOptions:
     """The output options of a command that shows a run. Raises `UsageError` if the folder of `junit` does not exist, or
     for an unknown kind of annotations."""
 
@@ -170,8 +170,7 @@ def _remarks(row: Any, shared: Sequence[tuple[str, str | None]]) -> Iterator[tup
 def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
     """Yield each table (None if it is empty) with its note. The first shows means over seeds, or single rows."""
     from privkit.reports.answers import run_tables
-    from privkit.reports.frontier import NOTE as FRONTIER_NOTE
-    from privkit.reports.frontier import frontier, frontier_table
+    from privkit.reports.frontier import FRONTIER_NOTE, frontier, frontier_table
     from privkit.reports.summaries import over_seeds
 
     (numbers, note), *others = run_tables(rows)

@@ -24,7 +24,7 @@ _HEAVY = {"audit": "privkit.audit.run, privkit.audit.report", "list": "torch"}
 _READER_GONE = 141  # a shell's exit code for a program that SIGPIPE ended
 
 
-class Output(io.FileIO):
+class _Output(io.FileIO):
     """A stream that drops text which cannot be written, so that no computation stops; `failed` is the first error."""
 
     def __init__(self, descriptor: int) -> None:
@@ -99,7 +99,7 @@ def _told(error: BaseException) -> int:
     return INTERNAL_FAULT
 
 
-def _streams() -> Output:
+def _streams() -> _Output:
     """Make standard output and standard error always writable, and return standard output. A closed descriptor is
     opened on the null device, so that no file of the run gets its number."""
     for descriptor in (0, 1, 2):
@@ -109,7 +109,7 @@ def _streams() -> Output:
             os.open(os.devnull, os.O_RDWR)
     outputs = []
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        given, raw = getattr(sys, name), Output(descriptor)
+        given, raw = getattr(sys, name), _Output(descriptor)
         with suppress(AttributeError, OSError):
             given.flush()
         encoding, through = getattr(given, "encoding", "utf-8"), getattr(given, "write_through", False)

@@ -17,7 +17,7 @@ from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import NOT_DP, Nothing
 from privkit.errors import UsageError
 
-Variant = Literal["exact", "straight_through", "undone", "logits", "straight_through_logits"]
+GradientVariant = Literal["exact", "straight_through", "undone", "logits", "straight_through_logits"]
 """Where a stage acts, and the gradient that goes back through it.
 
 "exact": on smashed data, with the derivative, as in the paper. "straight_through": the gradient passes as if the
@@ -34,7 +34,7 @@ class Denoising(OnSmashed[Nothing]):
     """A defense stage after noise that removes part of the noise, and some of the signal with it.
 
     Attributes:
-        variant: how gradients pass through the stage (the values are explained at `Variant`).
+        variant: how gradients pass through the stage (the values are explained at `GradientVariant`).
         setting: name of the field whose value may be "auto", which means that the server estimates it.
         receipt: the stage's receipt, which says why nothing is proven.
     """
@@ -42,7 +42,7 @@ class Denoising(OnSmashed[Nothing]):
     denoises: ClassVar[bool] = True
     setting: ClassVar[str]
     receipt: ClassVar[Nothing]
-    variant: Variant
+    variant: GradientVariant
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -259,7 +259,7 @@ class Masking(Denoising):
             server trains.
         place: the party that masks: "server" removes noise from the arrived data; "client" or "mixer" masks before data
             reach the server.
-        variant: how gradients pass (explained at `privkit.defenses.denoising.Variant`); "undone" is refused, since
+        variant: how gradients pass (see `privkit.defenses.denoising.GradientVariant`); "undone" is refused, since
             masked values cannot be restored. The paper's released code uses "straight_through".
         at_inference: whether test images are masked, too. Logits of test images are never masked.
 
@@ -278,7 +278,7 @@ class Masking(Denoising):
 
     keep: Probability | _Automatic = 0.2
     place: Place = "server"
-    variant: Variant = "exact"
+    variant: GradientVariant = "exact"
     at_inference: bool = True
 
     def __post_init__(self) -> None:
@@ -304,7 +304,7 @@ class Scaling(Denoising):
             the scaled data while it trains.
         place: the party that multiplies: the "server", or before it the "client" or the "mixer", a party that mixes the
             clients' messages.
-        variant: how gradients pass, explained at `privkit.defenses.denoising.Variant`. The paper's released code uses
+        variant: how gradients pass (see `privkit.defenses.denoising.GradientVariant`). The paper's released code uses
             "undone" for MNIST, "straight_through" for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and
             Amazon reviews.
 
@@ -324,7 +324,7 @@ class Scaling(Denoising):
 
     factor: Positive | _Automatic = 0.2
     place: Place = "server"
-    variant: Variant = "exact"
+    variant: GradientVariant = "exact"
 
     def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
         assert self.factor != "auto"

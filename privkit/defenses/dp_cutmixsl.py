@@ -17,7 +17,7 @@ from privkit.defenses import masks, mixing, noise
 from privkit.defenses.base import Defense, Drawn, Effect, Level, Place, Release
 from privkit.defenses.charge import Mixing, Noised, equal_counts
 
-Pair = tuple[Tensor, Tensor]
+_Pair = tuple[Tensor, Tensor]
 
 _Site = Literal["client", "mixer"]  # who adds the noise: each client before the mixing, or the mixer after it
 
@@ -64,12 +64,12 @@ class _BoundedNoise(Defense):
     def public_transform(self, smashed: Tensor) -> Tensor:
         return noise.clamp(smashed, *self.interval).to(smashed.dtype) if self.interval else smashed
 
-    def bounded(self, smashed: Tensor, labels: Tensor) -> Pair:
+    def bounded(self, smashed: Tensor, labels: Tensor) -> _Pair:
         """Clamp smashed data [..., B, ...] to `interval`, and project labels [..., B, L] to the simplex."""
         smashed = noise.clamp(smashed, *self.interval) if self.interval else noise.widened(smashed)
         return smashed, noise.simplex(labels)
 
-    def noisy(self, smashed: Tensor, labels: Tensor, generator: Generator) -> Pair:
+    def noisy(self, smashed: Tensor, labels: Tensor, generator: Generator) -> _Pair:
         smashed = noise.gaussian(smashed, self.sigma, generator)
         return smashed, labels if self.sigma_labels is None else noise.gaussian(labels, self.sigma_labels, generator)
 

@@ -20,13 +20,13 @@ _DOMAINS: Mapping[str, type[Images] | type[Tokens] | type[Tables]] = {
 }
 
 
-def to_json(domain: Domain) -> dict[str, Any]:
+def domain_to_json(domain: Domain) -> dict[str, Any]:
     """Convert a domain (the description of one kind of record) to a JSON object of its name and fields."""
     return {"name": domain.name, **asdict(domain)}  # type: ignore[call-overload]  # every domain is a dataclass
 
 
-def from_json(given: Any) -> Domain:
-    """Convert a JSON object from `to_json` back to a domain; a `ValueError` names a missing, unknown or wrong field."""
+def domain_from_json(given: Any) -> Domain:
+    """Rebuild a domain from the object of `domain_to_json`; a `ValueError` names a missing, unknown or wrong field."""
     named = dict(given) if isinstance(given, dict) else {}
     name = named.pop("name", None)
     domain = _DOMAINS.get(name) if isinstance(name, str) else None

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.shared.measures import Records
 
-Values = NDArray[np.float64]  # one number per record, [N], or per pair of records
+RecordValues = NDArray[np.float64]  # one number per record, [N], or per pair of records
 
 
 class Domain(Protocol):
@@ -65,12 +65,12 @@ class Domain(Protocol):
         name (such as "mean_image") -> one record [*shape].
         """
 
-    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
+    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, RecordValues]:
         """Score guess i against true record i, for N records, both [N, *shape]. Returns a dictionary from a metric's
         name to values [N], without the metrics that are undefined for these records.
         """
 
-    def distances(self, guess: Tensor, truth: Tensor) -> Values:
+    def distances(self, guess: Tensor, truth: Tensor) -> RecordValues:
         """Compute the distance of each of G guesses, [G, *shape], from each of N true records, [N, *shape]: [G, N]. It
         is based on the domain's first metric; a smaller value is nearer.
         """

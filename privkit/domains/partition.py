@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from privkit.constraints import Checked, Count, real, whole
 from privkit.errors import UsageError
 
-Rows = NDArray[np.int64]
+_Rows = NDArray[np.int64]
 
 
 class Partition(Protocol):
@@ -24,7 +24,7 @@ class Partition(Protocol):
 
     name: ClassVar[str]
 
-    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
+    def assign(self, labels: _Rows | Tensor, clients: int, seed: int) -> ClientPartition:
         """Distribute images with labels [N] over n ≥ 1 clients; raises `UsageError` if there are too few images."""
 
 
@@ -52,7 +52,7 @@ class Iid(Checked):
         if self.sizes == ():
             raise ValueError("sizes must be whole numbers >= 1, one per client, got []")
 
-    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
+    def assign(self, labels: _Rows | Tensor, clients: int, seed: int) -> ClientPartition:
         images = len(labels)
         _require(images, clients, 1)
         if self.sizes is None:
@@ -91,7 +91,7 @@ class Dirichlet(Checked):
     alpha: Annotated[float, Ge(1e-6), Le(1e9), "9999 is as good as IID"] = 0.5
     smallest: Count = 1
 
-    def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
+    def assign(self, labels: _Rows | Tensor, clients: int, seed: int) -> ClientPartition:
         _require(len(labels), clients, self.smallest)
         draws = np.random.default_rng(seed)
         classes, members = np.unique(_on_host(labels), return_inverse=True)
@@ -113,18 +113,18 @@ PARTITIONS: dict[str, str] = {
 """Name -> "module:object" of every partition."""
 
 
-def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
+def largest_remainder(proportions: NDArray[np.float64], totals: _Rows) -> _Rows:
     """Divide each total into n whole numbers that sum to the total and are nearest to the proportions: int64 [rows, n].
     `proportions` [rows, n] are ≥ 0, and each row sums to one; `totals` is [rows].
     """
     exact = proportions * totals[:, None]
     counts = np.floor(exact).astype(np.int64)
     rank = np.argsort(np.argsort(counts - exact, axis=1, kind="stable"), axis=1)
-    rounded: Rows = counts + (rank < (totals - counts.sum(1))[:, None])
+    rounded: _Rows = counts + (rank < (totals - counts.sum(1))[:, None])
     return rounded
 
 
-def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
+def stratified(labels: _Rows | Tensor, fraction: float, seed: int) -> Tensor:
     """Draw a random fraction in (0, 1] of the records, at least one, with unchanged shares of classes: ascending
     indices, int64. An attacker may know 10 % of the images, for example.
 
@@ -140,7 +140,7 @@ def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
     return torch.from_numpy(np.sort(by_class[rank < np.repeat(quotas, sizes)]))
 
 
-def _on_host(labels: Rows | Tensor) -> Rows:
+def _on_host(labels: _Rows | Tensor) -> _Rows:
     """Labels [N] as a numpy array; if records have several labels, each combination counts as a class."""
     values = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     return np.unique(values, axis=0, return_inverse=True)[1].ravel() if values.ndim == 2 else values
@@ -155,7 +155,7 @@ def _require(images: int, clients: int, smallest: int) -> None:
         )
 
 
-def _repair(owner: Rows, clients: int, smallest: int) -> None:
+def _repair(owner: _Rows, clients: int, smallest: int) -> None:
     """Move images one by one, in place, from the largest client to the smallest until all have `smallest` images."""
     sizes = np.bincount(owner, minlength=clients)
     while sizes.min() < smallest:
@@ -165,7 +165,7 @@ def _repair(owner: Rows, clients: int, smallest: int) -> None:
         sizes[taker] += 1
 
 
-def _table(order: Rows, sizes: Rows) -> ClientPartition:
+def _table(order: _Rows, sizes: _Rows) -> ClientPartition:
     starts = np.cumsum(sizes) - sizes
     rows = order[starts[:, None] + np.arange(sizes.max()) % sizes[:, None]]
     return ClientPartition(rows=torch.from_numpy(rows), sizes=torch.from_numpy(sizes.astype(np.int64)))

@@ -24,7 +24,7 @@ from privkit.domains.images.embedded import Digits
 from privkit.errors import Misbehaved, one_line
 from privkit.torch_utils.same import same
 
-AUXILIARY, VICTIMS, BATCH, PATCH = 400, 40, 20, 7
+AUXILIARY, VICTIMS, BATCH_SIZE, PATCH = 400, 40, 20, 7
 _TRUTH_HELD = frozenset({"auxiliary", "auxiliary_labels", "query", "lower"})
 """Inputs that the law "it sees no truth" can give to an attack, besides the releases; see `Attack.needs`."""
 
@@ -119,7 +119,7 @@ def _observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservatio
     x, y = (tensor.clone() for tensor in given)
     private = x[AUXILIARY:]
     tokens = identity_lower(torch.zeros(1, (x.shape[2] // PATCH) ** 2, PATCH**2), tuple(x.shape[1:]))
-    observation = reconstruct.observe(tokens, private, batch_size=BATCH, auxiliary=x[:AUXILIARY], known=True)
+    observation = reconstruct.observe(tokens, private, batch_size=BATCH_SIZE, auxiliary=x[:AUXILIARY], known=True)
     views = [replace(view, smashed=view.smashed.clone()) for view in observation.views]
     return replace(observation, views=views, auxiliary_labels=y[:AUXILIARY]), private
 
@@ -164,7 +164,7 @@ def _sees_no_truth(mounted: Mounted) -> str:
     attack = mounted.attack
     if not goal_of(attack).reads(attack) or not attack.needs <= _TRUTH_HELD:
         return ""
-    short = as_control(attack, AUXILIARY, BATCH)
+    short = as_control(attack, AUXILIARY, BATCH_SIZE)
     outputs = []
     for place in range(2):
         observation, private = _observed(images())

@@ -21,7 +21,7 @@ from privkit.laws.canaries import against_canaries
 from privkit.parts.registry import load, part_table
 from privkit.torch_utils.same import same
 
-CLASSES, TOKENS, WIDTH, SIDE = 5, 16, 4, 28
+_CLASSES, _TOKENS, _WIDTH, _SIDE = 5, 16, 4, 28
 _COUNTS = (
     ReleaseCount(),
     ReleaseCount(rounds=30, epochs=3, batch_size=8, clients=4, lower_model="trained"),
@@ -54,10 +54,10 @@ def inputs(
     > 1 clients gets [M, k, B, ...]. Labels are classes, or one-hot numbers if the defense needs them."""
     draws = generator(99)
     lead = (messages, defense.group, batch) if defense.group > 1 else (messages, batch)
-    shape = (channels, SIDE, SIDE) if defense.level == "input" else (TOKENS, WIDTH)
-    labels = torch.randint(CLASSES, lead, generator=draws)
+    shape = (channels, _SIDE, _SIDE) if defense.level == "input" else (_TOKENS, _WIDTH)
+    labels = torch.randint(_CLASSES, lead, generator=draws)
     data = torch.rand(*lead, *shape, generator=draws, dtype=dtype)
-    return data, one_hot(labels, CLASSES).to(dtype) if defense.soft_labels else labels
+    return data, one_hot(labels, _CLASSES).to(dtype) if defense.soft_labels else labels
 
 
 def applied(
@@ -132,7 +132,7 @@ def _moves_what_it_permutes(defense: Defense) -> str:
 
 
 def _gradients_keep_shape_and_seed(defense: Defense) -> str:
-    gradient = torch.randn(2, 3, TOKENS, WIDTH, generator=generator(9))
+    gradient = torch.randn(2, 3, _TOKENS, _WIDTH, generator=generator(9))
     draws = generator()
     before = draws.get_state()
     first = defense.on_gradient(gradient, draws)
@@ -151,8 +151,8 @@ def _leaves_everything_else_alone(defense: Defense) -> str:
     z, y = inputs(defense)
     kept, state = (z.clone(), y.clone()), torch.random.get_rng_state()
     applied(defense, z, y, generator())
-    shape = (TOKENS, WIDTH)
-    made = [(defense.companion(shape, (3, SIDE, SIDE), 0), defense.adapter(shape, 0)) for _ in range(2)]
+    shape = (_TOKENS, _WIDTH)
+    made = [(defense.companion(shape, (3, _SIDE, _SIDE), 0), defense.adapter(shape, 0)) for _ in range(2)]
     if not same(torch.random.get_rng_state(), state):
         return "it draws from torch's global generator; take the generator or the seed that is given"
     if not (same(z, kept[0]) and same(y, kept[1])):
@@ -195,16 +195,16 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
     except Misbehaved as error:
         return str(error)
     lead, shape = (2, 3), z.shape[-3:] if defense.level == "input" else z.shape[-2:]
-    adapter = defense.adapter((TOKENS, WIDTH), 0)
+    adapter = defense.adapter((_TOKENS, _WIDTH), 0)
     smashed = release.smashed if adapter is None else adapter(release.smashed)
     shorter = "shortens" in (defense.effects or ())
-    expected = (*lead, TOKENS // 2, *shape[1:]) if shorter else (*lead, *shape)
+    expected = (*lead, _TOKENS // 2, *shape[1:]) if shorter else (*lead, *shape)
     if smashed.shape != expected or smashed.dtype != z.dtype:
         return f"it releases {smashed.dtype} {list(smashed.shape)} where {z.dtype} {list(expected)} are expected"
     if not bool(release.smashed.isfinite().all()):
         return "it releases NaN or infinity for finite smashed data; release finite numbers"
     soft = release.labels.is_floating_point()
-    if release.labels.shape != ((*lead, CLASSES) if soft else lead):
+    if release.labels.shape != ((*lead, _CLASSES) if soft else lead):
         return f"its labels are {list(release.labels.shape)}; give one for each of {list(lead)} records"
     if release.weights is not None and (release.weights.ndim, *release.weights.shape[:2]) != (3, 2, defense.group):
         return f"its weights are {list(release.weights.shape)}; give [2, {defense.group}, T], for member and position"
@@ -254,11 +254,11 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
     def mechanism(records: Tensor, draws: Generator) -> Tensor:
         labels = torch.zeros(1, len(records), dtype=torch.int64)
-        given = one_hot(labels, CLASSES).float() if defense.soft_labels else labels
-        smashed = records.view(1, len(records), TOKENS, WIDTH)
+        given = one_hot(labels, _CLASSES).float() if defense.soft_labels else labels
+        smashed = records.view(1, len(records), _TOKENS, _WIDTH)
         return applied(defense, smashed, given, draws)[0].smashed[0].flatten(1)
 
-    present = torch.full((TOKENS, WIDTH), _FAR)
+    present = torch.full((_TOKENS, _WIDTH), _FAR)
     bound = against_canaries(mechanism, certificate, neighbors=(present, -present), canaries=_CANARIES)
     return bound.statement if bound.refuted else ""
 
@@ -293,9 +293,9 @@ def _refuses_bad_shapes(defense: Defense) -> str:
 
 def _penalties_train(defense: Defense) -> str:
     """Check that a penalty is one number per client, and that it trains the client's or the defense's network."""
-    images = torch.rand(2, 4, 3, SIDE, SIDE, generator=generator())
-    smashed = torch.rand(2, 4, TOKENS, WIDTH, generator=generator(1), requires_grad=True)
-    companion = defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0)
+    images = torch.rand(2, 4, 3, _SIDE, _SIDE, generator=generator())
+    smashed = torch.rand(2, 4, _TOKENS, _WIDTH, generator=generator(1), requires_grad=True)
+    companion = defense.companion((_TOKENS, _WIDTH), (3, _SIDE, _SIDE), 0)
     penalty = defense.penalty(images, smashed, companion)
     if penalty is None:
         return "" if companion is None else "its companion has no penalty, so nothing trains it"

@@ -10,13 +10,13 @@ from torch import Generator, Tensor
 
 from privkit.metrics.own import ImageMetric, check_metric, values
 
-COUNT, SIDE = 6, 16
+_COUNT, _SIDE = 6, 16
 
 
 def _images() -> tuple[Tensor, Tensor]:
     draws = Generator().manual_seed(0)
-    truth, noise = torch.rand(2, COUNT, 3, SIDE, SIDE, generator=draws)
-    share = torch.linspace(0.2, 1, COUNT).view(-1, 1, 1, 1)
+    truth, noise = torch.rand(2, _COUNT, 3, _SIDE, _SIDE, generator=draws)
+    share = torch.linspace(0.2, 1, _COUNT).view(-1, 1, 1, 1)
     return truth, (1 - share) * truth + share * noise
 
 
@@ -33,7 +33,7 @@ def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
     truth, guess = _images()
     kept = truth.clone(), guess.clone()
     given = values(metric, truth, guess)
-    order = torch.arange(COUNT).roll(2)
+    order = torch.arange(_COUNT).roll(2)
     if not np.array_equal(values(metric, truth, guess), given):
         return "the same images give other values; draw nothing"
     if not np.allclose(values(metric, truth[order], guess[order]), given[order.numpy()], rtol=1e-6):

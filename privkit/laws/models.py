@@ -19,8 +19,8 @@ from privkit.errors import UsageError
 from privkit.models import ModelSpec, SplitModel
 from privkit.models.imported import hides_places
 
-CLASSES = 10
-IMAGES = tuple(Images(shape=shape) for shape in ((1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 224, 224)))
+_CLASSES = 10
+_IMAGES = tuple(Images(shape=shape) for shape in ((1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 224, 224)))
 """Shapes of images on which a model without a named dataset is tried, in this order."""
 _CLOSE = 2e-5  # largest rounding difference between two ways to compute the same logits
 
@@ -29,7 +29,7 @@ def _records(domain: Domain, count: int) -> Tensor:
     return domain.random(count, Generator().manual_seed(0))
 
 
-def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, classes: int = CLASSES, **options: Any) -> SplitModel:
+def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, classes: int = _CLASSES, **options: Any) -> SplitModel:
     """Build both segments of a model with these `options`, for `classes` classes."""
     one: Any = replace(spec, **options) if options else spec  # type: ignore[type-var]
     split: SplitModel = one.build(domain, classes, positions=True, seed=seed)
@@ -37,8 +37,8 @@ def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, classes: int = CLAS
 
 
 def fitting(spec: ModelSpec) -> Domain:
-    """The first domain in `IMAGES` that the model accepts. Raises `UsageError` if it accepts none."""
-    for domain in IMAGES:
+    """The first domain in `_IMAGES` that the model accepts. Raises `UsageError` if it accepts none."""
+    for domain in _IMAGES:
         try:
             split = built(spec, domain)
             with torch.no_grad():
@@ -47,14 +47,14 @@ def fitting(spec: ModelSpec) -> Domain:
             reason = error
         else:
             return domain
-    tried = ", ".join("×".join(map(str, domain.shape)) for domain in IMAGES)
+    tried = ", ".join("×".join(map(str, domain.shape)) for domain in _IMAGES)
     raise UsageError(f"the model takes no images of {tried} ({reason}); name its data with --dataset") from reason
 
 
 def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) -> str:
     """Check that smashed data are finite tokens, feature maps or vectors, and that logits have shape [N, `classes`];
     return the fault as a sentence, or "". `classes` is the number of classes of the data; None tries 10."""
-    tried = classes or CLASSES
+    tried = classes or _CLASSES
     split = built(spec, domain, classes=tried)
     with torch.no_grad():
         smashed = split.lower.eval()(_records(domain, 2))
@@ -149,7 +149,7 @@ def _clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> st
 def positions_are_as_said(spec: ModelSpec, domain: Domain) -> str:
     """Check the model's claim whether it hides the positions of tokens; return the fault as a sentence, or ""."""
     for positions in (True, False):
-        split = spec.build(domain, CLASSES, positions=positions, seed=0)
+        split = spec.build(domain, _CLASSES, positions=positions, seed=0)
         seen = hides_places(split.lower, domain)
         if split.hides_places is not None and seen not in (split.hides_places, None):
             return f"with positions={positions} it says hides_places={split.hides_places}, and the opposite is seen"

@@ -18,7 +18,7 @@ from privkit.parts.entries import meanings_of, text_of
 from privkit.parts.own_parts import is_own_name, kind_noun, kinds_of
 from privkit.parts.registry import Component, is_pair, load, parse, part_table, read_part, stages_given
 
-KINDS = ("defenses", "attacks", "datasets", "models", "metrics")  # kinds of parts that have laws
+KINDS_WITH_LAWS = ("defenses", "attacks", "datasets", "models", "metrics")  # kinds of parts that have laws
 _SHORTEST = 20  # characters of a docstring's first line
 
 
@@ -73,22 +73,26 @@ def kind_of(given: str) -> str:
     if is_pair(given):
         return "models"
     name, _ = read_part(given, placed=True)
-    own = is_own_name(name, {name for kind in KINDS for name in part_table(kind)})
-    kinds = kinds_of(imported("the part", name)) if own else [kind for kind in KINDS if name in part_table(kind)]
+    own = is_own_name(name, {name for kind in KINDS_WITH_LAWS for name in part_table(kind)})
+    kinds = (
+        kinds_of(imported("the part", name)) if own else [kind for kind in KINDS_WITH_LAWS if name in part_table(kind)]
+    )
     if len(kinds) == 1:
         return kinds[0]
     singular = [kind_noun(kind) for kind in kinds]
     if kinds:
         raise UsageError(f"{name} may be a {' or a '.join(singular)}; add --kind {singular[0]} or {singular[1]}")
     if own:
-        raise UsageError(f"{name} is not a part; privkit new KIND NAME writes one ({', '.join(map(kind_noun, KINDS))})")
-    raise unknown("part", name, {name for kind in KINDS for name in part_table(kind)}, "privkit list")
+        raise UsageError(
+            f"{name} is not a part; privkit new KIND NAME writes one ({', '.join(map(kind_noun, KINDS_WITH_LAWS))})"
+        )
+    raise unknown("part", name, {name for kind in KINDS_WITH_LAWS for name in part_table(kind)}, "privkit list")
 
 
 def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Test a part, written as on the command line, against the laws of its kind (one of `KINDS`). Yields each law, and
-    a sentence on how the part breaks it or an empty string. A model is tested on records of `dataset`, or on images of
-    usual sizes; `root` is the folder of official datasets."""
+    """Test a part, written as on the command line, against the laws of its kind (one of `KINDS_WITH_LAWS`). Yields each
+    law, and a sentence on how the part breaks it or an empty string. A model is tested on records of `dataset`, or on
+    images of usual sizes; `root` is the folder of official datasets."""
     component = parse(kind, given)
     if not is_pair(given):  # privkit specifies a pair itself
         yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)

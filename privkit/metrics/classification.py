@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from privkit.shared.interval import Interval, clopper_pearson
 
-CONFIDENCE = 0.95
+_CONFIDENCE = 0.95
 
 
 def _delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
@@ -28,25 +28,25 @@ def _delta_method(value: float, influence: Floats, within: tuple[float, float], 
     error = sqrt(float(influence @ influence) / (n * (n - 1))) if n > 1 else 0.0
     if error < 1e-12 or not 0 < share < 1:
         return None
-    half = float(ndtri((1 + CONFIDENCE) / 2)) * error / (high - low) / (share * (1 - share))
+    half = float(ndtri((1 + _CONFIDENCE) / 2)) * error / (high - low) / (share * (1 - share))
     center = log(share) - log1p(-share)
     ends = [low + (high - low) / (1 + exp(-min(max(at, -700.0), 700.0))) for at in (center - half, center + half)]
     method = f"delta method, on {scale}"
-    return Interval(value=value, low=ends[0], high=ends[1], n=n, confidence=CONFIDENCE, method=method)
+    return Interval(value=value, low=ends[0], high=ends[1], n=n, confidence=_CONFIDENCE, method=method)
 
 
 def _unknown(value: float, n: int, within: tuple[float, float], reason: str) -> Interval:
     method = f"none: {reason}"
-    return Interval(value=value, low=within[0], high=within[1], n=n, confidence=CONFIDENCE, method=method)
+    return Interval(value=value, low=within[0], high=within[1], n=n, confidence=_CONFIDENCE, method=method)
 
 
 def _error_limit(n: int, looks: int = 1) -> float:
     """Clopper–Pearson's upper limit of an error rate after n ≥ 1 trials without error; `looks` limits hold jointly."""
-    return 1 - float(((1 - CONFIDENCE) / (2 * looks)) ** (1 / n))
+    return 1 - float(((1 - _CONFIDENCE) / (2 * looks)) ** (1 / n))
 
 
 Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
+_Whole = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class TaskScores:
         return {name: score for name, score in scores.items() if score is not None}
 
 
-def task_scores(scores: Floats, labels: Whole) -> TaskScores:
+def task_scores(scores: Floats, labels: _Whole) -> TaskScores:
     """Accuracy, MCC and AUC of a classifier on N records, from its scores for L classes, [N, L], and the classes [N].
 
     If each record has L labels, `labels` is [N, L] of 0 and 1, and a score above 0 predicts a label.
@@ -87,7 +87,7 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
     )
 
 
-def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
+def token_scores(predicted: _Whole, tokens: _Whole) -> TaskScores:
     """Share of correct tokens in N texts [N, T], with a confidence interval; id 0 is padding and does not count.
 
     The interval treats texts, not tokens, as independent.
@@ -104,7 +104,7 @@ def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
     return TaskScores(accuracy=found or _unknown(value, n, (0.0, 1.0), "the texts show no spread"))
 
 
-def accuracy(labels: Whole, predicted: Whole) -> Interval:
+def accuracy(labels: _Whole, predicted: _Whole) -> Interval:
     """Share of correct predictions, with a confidence interval over N records.
 
     Labels are classes [N], for which the interval is exact, or L labels per record, [N, L].
@@ -114,7 +114,7 @@ def accuracy(labels: Whole, predicted: Whole) -> Interval:
     return clopper_pearson(int((predicted == labels).sum()) * len(labels) / labels.size, len(labels))
 
 
-def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
+def mcc(labels: _Whole, predicted: _Whole, classes: int) -> Interval:
     """Matthews' correlation coefficient in [−1, 1], for any number of classes; 0 if predictions or labels are constant.
 
     If no prediction is wrong, the delta method does not apply. The interval's lower limit is then the MCC of a

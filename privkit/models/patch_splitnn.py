@@ -16,7 +16,7 @@ from privkit.constraints import Count, NonNegative
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models.base import NamedCuts, SplitModel
-from privkit.models.resnet import BLOCKS, pieces
+from privkit.models.resnet import STAGE_BLOCKS, pieces
 from privkit.models.tokens import centered
 from privkit.torch_utils.seeded import seeded
 
@@ -196,7 +196,7 @@ class PatchSplitNN(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
+        return ("stem", *(f"stage{i + 1}" for i in range(len(STAGE_BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
         """The number g of patches per row and column of a square image. Raises `UsageError` if the image is not square,

@@ -16,11 +16,11 @@ from privkit.models.base import SMALL_IMAGE, NamedCuts, SplitModel
 from privkit.models.convolutional import cut_chain
 from privkit.torch_utils.seeded import seeded
 
-BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3)}
+STAGE_BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3)}
 _CHANNELS = {18: (64, 128, 256, 512), 20: (16, 32, 64), 50: (64, 128, 256, 512)}
 _MAX_SIDE = 2  # largest side of the map that max pooling leaves
 
-Depth = Literal[18, 20, 50]
+_Depth = Literal[18, 20, 50]
 _Activation = Literal["relu", "tanh"]
 Pooling = Literal["mean", "max"]
 
@@ -63,7 +63,7 @@ class ResNet(NamedCuts):
 
     domain: ClassVar[str] = "images"
 
-    depth: Depth = 18
+    depth: _Depth = 18
     activation: _Activation = "relu"
     pooling: Pooling = "mean"
     cut: str = "stage1"
@@ -75,7 +75,7 @@ class ResNet(NamedCuts):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]))), "pool")
+        return ("stem", *(f"stage{i + 1}" for i in range(len(STAGE_BLOCKS[self.depth]))), "pool")
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         with seeded(torch.device("cpu"), seed):
@@ -84,7 +84,7 @@ class ResNet(NamedCuts):
 
 
 def pieces(
-    depth: Depth, shape: Sequence[int], classes: int, *, activation: _Activation = "relu", pooling: Pooling = "mean"
+    depth: _Depth, shape: Sequence[int], classes: int, *, activation: _Activation = "relu", pooling: Pooling = "mean"
 ) -> dict[str, nn.Module]:
     """Build the network with random weights as a chain of named modules: stem, stages, pool and head. `shape` is (C, H,
     W); the other arguments are as in `ResNet`.
@@ -95,7 +95,7 @@ def pieces(
     first = _CHANNELS[depth][0]
     net: Any = resnet.ResNet(
         resnet.Bottleneck if depth == 50 else resnet.BasicBlock,  # type: ignore[arg-type]
-        BLOCKS[depth],
+        STAGE_BLOCKS[depth],
         num_classes=classes,
         in_chans=channels,
         channels=_CHANNELS[depth],
@@ -114,7 +114,7 @@ def pieces(
     stem = {"conv1": net.conv1, "bn1": net.bn1, "act1": net.act1}
     if not small:
         stem["maxpool"] = net.maxpool
-    stages = {f"stage{i + 1}": getattr(net, f"layer{i + 1}") for i in range(len(BLOCKS[depth]))}
+    stages = {f"stage{i + 1}": getattr(net, f"layer{i + 1}") for i in range(len(STAGE_BLOCKS[depth]))}
     pool, head = net.global_pool, net.fc
     if pooling == "max":
         pool = nn.Sequential(nn.AdaptiveMaxPool2d(_MAX_SIDE), nn.Flatten())

@@ -75,7 +75,7 @@ def _soft_split(stride: int) -> tuple[int, int, int]:
     return kernel, stride, (kernel - stride + 1) // 2
 
 
-class Whole(nn.Module):
+class WholeT2tVit(nn.Module):
     """The modules of the uncut network, with the weight names of the authors' code."""
 
     def __init__(self, spec: T2tVit, channels: int, classes: int, stride: int) -> None:
@@ -147,7 +147,7 @@ class T2tVit(NamedCuts):
             check_class_token(positions, "take class_token=server")
         with seeded(torch.device("cpu"), seed):
             stride = self.stride or (1 if min(domain.shape[1:]) < SMALL_IMAGE else 4)
-            net = Whole(self, domain.shape[0], classes, stride)
+            net = WholeT2tVit(self, domain.shape[0], classes, stride)
         if self.checkpoint is not None:
             self._load(net, self.checkpoint)
         down, across = net.tokens_to_token.grid(domain.shape)
@@ -168,7 +168,7 @@ class T2tVit(NamedCuts):
         )
         return SplitModel(lower=lower, upper=upper, hides_places=False, class_token=self.class_token)
 
-    def _load(self, net: Whole, path: str) -> None:
+    def _load(self, net: WholeT2tVit, path: str) -> None:
         state = {name.removeprefix("module."): value for name, value in read_weights(path).items()}
         for name in [name for name in state if name.startswith("blocks.") and name.endswith(".qkv.weight")]:
             query, rest = state[name][: self.width], state[name][self.width :]

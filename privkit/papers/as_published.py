@@ -14,12 +14,12 @@ from privkit.papers.dp_cutmixsl.claims import best_order, corollary_1, theorem_1
 from privkit.papers.dp_cutmixsl.setting import GroupRelease
 from privkit.shared.certificate import Certificate
 
-Paper = Literal["dp_cutmixsl", "accurate_sl"]
+PaperWithFormula = Literal["dp_cutmixsl", "accurate_sl"]
 TABLE_1_ORDER = 2.0  # the Rényi order in DP-CutMixSL's Table 1, which also fixes δ = .5
 
 
 def as_published(
-    mechanism: SplitMechanism, delta: float, *, paper: Paper | None = None, order: float | None = None
+    mechanism: SplitMechanism, delta: float, *, paper: PaperWithFormula | None = None, order: float | None = None
 ) -> Certificate:
     """The privacy claim (ε, δ) that a paper's formula makes about a mechanism, whether or not it is a valid bound.
 

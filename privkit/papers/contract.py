@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ONE_RELEASE = "one release: rounds add up only while the lower model does not learn from the same records"
+ONE_RELEASE_ASSUMPTION = "one release: rounds add up only while the lower model does not learn from the same records"
 """The assumption of every published single-release bound."""
 ClaimVerdict = Literal["holds", "fails", "unproven", "reproduced", "differs"]
 """A statement "holds", "fails" on a counter-example, or is "unproven"; a number is "reproduced" or "differs"."""

@@ -61,7 +61,7 @@ def needed_seeds(gaps: Mapping[int, float]) -> int | None:
     return 0 if decided(first) else seeds_to_decide(first)
 
 
-def counted(gaps: Mapping[int, float]) -> dict[int, float]:
+def judged_differences(gaps: Mapping[int, float]) -> dict[int, float]:
     """Select the differences (seed -> difference) that are judged. If all needed new seeds were run, these are judged;
     otherwise the first three seeds are."""
     new, needed = sorted(set(gaps) - set(PILOT)), needed_seeds(gaps)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from privkit.errors import UsageError
 from privkit.files.toml_text import parse_toml
-from privkit.papers.further_seeds import CONFIDENCE, PILOT, counted, needed_seeds
+from privkit.papers.further_seeds import CONFIDENCE, PILOT, judged_differences, needed_seeds
 from privkit.papers.values import printed
 from privkit.reports.schema import Row
 from privkit.run.records import read_rows as run_rows
@@ -32,9 +32,9 @@ QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
 }
 """Quantity that an ordering may compare -> function that reads its value from a result row."""
 FLOOR = "mean_image"  # field of a row: the error of guessing the mean of the adversary's images
-Size = Literal["small", "medium"]
+RunSize = Literal["small", "medium"]
 """Runs smaller than the paper's: "small" takes minutes on one CPU core, "medium" has the paper's network, on a GPU."""
-ROWS_OF: Mapping[Size, str] = {"small": "measured.jsonl", "medium": "medium.jsonl"}
+ROWS_OF: Mapping[RunSize, str] = {"small": "measured.jsonl", "medium": "medium.jsonl"}
 """Size of runs -> the file in this package with their result rows."""
 OrderingVerdict = Literal["agrees", "ordering agrees", "reversed", "undecided", "at the floor", "not run"]
 """Our verdict on a published ordering; see `Judged`."""
@@ -76,7 +76,7 @@ class Measured:
     floors: Mapping[int, float] = field(default_factory=dict)
     # mean seconds of a row, over rows that give seconds; an upper bound, since machines were shared
     seconds: float = 0.0
-    size: Size | None = None  # size of the runs; None for a user's runs
+    size: RunSize | None = None  # size of the runs; None for a user's runs
 
     @property
     def interval(self) -> Interval | None:
@@ -104,7 +104,7 @@ class Judged:
     needed: int | None = 0
     hours: float | None = 0.0  # upper bound of the hours of one CPU core for `needed` seeds of both methods
     anew: bool = False  # whether only new seeds were judged
-    size: Size | None = None  # size of the judged runs; None for a user's runs
+    size: RunSize | None = None  # size of the judged runs; None for a user's runs
 
 
 def orderings(paper: str) -> tuple[_Ordering, ...]:
@@ -159,7 +159,7 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     return measurements
 
 
-def recorded(paper: str) -> dict[Size, list[Measured]]:
+def recorded(paper: str) -> dict[RunSize, list[Measured]]:
     """The values of a paper's methods in the result rows that ship with the package, by size of the experiment."""
     return {size: [replace(one, size=size) for one in measured(paper, audit_rows(size=size))] for size in ROWS_OF}
 
@@ -167,7 +167,7 @@ def recorded(paper: str) -> dict[Size, list[Measured]]:
 def on_record(paper: str) -> list[Judged]:
     """Judge each ordering ("A is more accurate than B") of a paper by the results that ship with privkit. The verdict
     uses the larger of two experiments, provided that both methods were run there with the first three seeds. If these
-    seeds do not decide, only new seeds are judged (`further_seeds.counted`)."""
+    seeds do not decide, only new seeds are judged (`further_seeds.judged_differences`)."""
     small, medium = recorded(paper).values()
     whole = {(one.method, one.quantity) for one in medium if set(PILOT) <= set(one.values)}
 
@@ -175,7 +175,11 @@ def on_record(paper: str) -> list[Judged]:
         sides = {(name, less.ordering.quantity) for name in (less.ordering.better, less.ordering.worse)}
         return replace(more, size="medium") if sides <= whole else replace(less, size="small")
 
-    pairs = zip(ordering_verdicts(paper, small, counted), ordering_verdicts(paper, medium, counted), strict=True)
+    pairs = zip(
+        ordering_verdicts(paper, small, judged_differences),
+        ordering_verdicts(paper, medium, judged_differences),
+        strict=True,
+    )
     return [judged(*pair) for pair in pairs]
 
 
@@ -227,7 +231,7 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
     return "reversed" if gap.high < 0 else "undecided"
 
 
-def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
+def audit_rows(path: Path | None = None, size: RunSize = "small") -> list[dict[str, Any]]:
     """Read result rows (one attack on one defense with one seed) from a run folder or a file of JSON lines. Without a
     path, read privkit's own rows of this `size`. Raises `UsageError` if the file or one of its lines cannot be read."""
     if path is None:

@@ -17,7 +17,7 @@ from privkit.files.observed import watch
 from privkit.files.toml_text import TomlError, TooMuch, parse_toml
 from privkit.parts.own_parts import is_own_name, kind_noun, own
 
-TABLES = {
+PART_TABLES = {
     "defenses": "privkit.defenses:DEFENSES",
     "attacks": "privkit.attacks:ATTACKS",
     "datasets": "privkit.domains:DATASETS",
@@ -78,10 +78,10 @@ def load(target: str) -> Any:
 @cache
 def part_table(kind: str) -> Mapping[str, str]:
     """Name -> "module:object" for all parts of one kind, with entry points; privkit's own names take precedence."""
-    if kind not in TABLES:
-        raise unknown("kind", kind, TABLES)
+    if kind not in PART_TABLES:
+        raise unknown("kind", kind, PART_TABLES)
     foreign = {entry.name: entry.value for entry in plug_ins(kind) if NAME.match(entry.name)}
-    return {**foreign, **load(TABLES[kind])}
+    return {**foreign, **load(PART_TABLES[kind])}
 
 
 def plug_ins(kind: str) -> Iterable[EntryPoint]:
@@ -91,7 +91,9 @@ def plug_ins(kind: str) -> Iterable[EntryPoint]:
 
 def distribution(kind: str, name: str) -> dict[str, str]:
     """The installed package whose entry point defines a part's name: package -> version; empty for privkit's parts."""
-    distributions = [] if name in load(TABLES[kind]) else [entry.dist for entry in plug_ins(kind) if entry.name == name]
+    distributions = (
+        [] if name in load(PART_TABLES[kind]) else [entry.dist for entry in plug_ins(kind) if entry.name == name]
+    )
     return {dist.name: dist.version for dist in distributions if dist is not None}
 
 

@@ -15,7 +15,7 @@ from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import OTHERS, KnownOutcome, ThreatVerdict, threat_verdicts
 from privkit.shared.measures import CONSTANT_ATTACKS, IMAGES, KINDS
 
-INDEX = Path(__file__).with_suffix(".csv")
+KNOWN_THREATS = Path(__file__).with_suffix(".csv")
 """File with the result of `threat` for each of privkit's attacks; a test checks it, and says how to write it again."""
 
 MEASURED = Path(__file__).parents[1] / "settings" / "quick_attacks.csv"
@@ -73,5 +73,5 @@ def threat(attack: str) -> tuple[str, tuple[str, ...]]:
 @cache
 def _indexed() -> dict[str, tuple[str, tuple[str, ...]]]:
     """The results of `threat` for privkit's attacks, read from a file, so that no attack and no torch is imported."""
-    with INDEX.open(encoding="utf-8", newline="") as file:
+    with KNOWN_THREATS.open(encoding="utf-8", newline="") as file:
         return {row["attack"]: (row["threat_model"], tuple(row["domains"].split())) for row in csv.DictReader(file)}

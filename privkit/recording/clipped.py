@@ -36,7 +36,7 @@ def _far(recording: Recording, clip: Ball | PatchBall, mechanism: SplitMechanism
     for view in recording.views:
         sent = view.smashed.double()
         patched = isinstance(clip, PatchBall) and sent.ndim == 3 and sent.shape[1] == clip.patches
-        scale, out = scale_of(view.weights, sent, mechanism), sent - _in_ball(clip, sent)
+        scale, out = declared_noise_scale(view.weights, sent, mechanism), sent - _in_ball(clip, sent)
         rows, scales, out = (part.flatten(0, 1) if patched else part.flatten(1) for part in (sent, scale, out))
         most = (1 + ROUNDED) * scales.amax(1).clamp(min=torch.finfo(torch.float64).tiny)
         norms.append(rows.norm(dim=1))
@@ -59,7 +59,7 @@ def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: Spl
     low, high = (min(least, 0.0), max(largest, 0.0)) if apart else (least, largest)
     for view in recording.views:
         sent = view.smashed
-        over = torch.maximum(sent - high, low - sent) - scale_of(view.weights, sent, mechanism) * reach
+        over = torch.maximum(sent - high, low - sent) - declared_noise_scale(view.weights, sent, mechanism) * reach
         over -= 1e-5 * sent.abs()
         if float(over.max()) > 0:
             number = float(sent.flatten()[int(over.argmax())])
@@ -107,7 +107,7 @@ def law_of(mechanism: SplitMechanism) -> Law:
     return "laplace" if mechanism.noise.law == "laplace" else "gaussian"
 
 
-def scale_of(weights: Tensor | None, released: Tensor, mechanism: SplitMechanism) -> Tensor:
+def declared_noise_scale(weights: Tensor | None, released: Tensor, mechanism: SplitMechanism) -> Tensor:
     """The declared noise scale (σ or b) of every number of a release [N, ...], float64 of the same shape."""
     scale = torch.tensor(mechanism.noise.smashed, dtype=torch.float64)
     if mechanism.noise.site == "mixer" or weights is None or weights.shape[1] == 1:

@@ -18,7 +18,7 @@ from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Cl
 from privkit.defenses.residual import LEVEL, ROUNDED, Law, refuted_by, times_declared
 from privkit.domains.base import several
 from privkit.errors import one_line
-from privkit.recording.clipped import beyond, clipped_to, followed_out, law_of, scale_of
+from privkit.recording.clipped import beyond, clipped_to, declared_noise_scale, followed_out, law_of
 from privkit.recording.replay import Ask, Replay, carried, replay_round, rounds_to_replay
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _replayed(
     clip, law, outside = mechanism.smashed, law_of(mechanism), ""
     every = []
     for number, one in rounds.items():
-        clean, scale = one.clean, scale_of(recording.views[number].weights, one.released, mechanism)
+        clean, scale = one.clean, declared_noise_scale(recording.views[number].weights, one.released, mechanism)
         inside = None if recording.description.mixed > 1 else clipped_to(clip, clean)
         if inside is not None:
             outside = outside or followed_out(one, inside, scale, mechanism)
@@ -329,7 +329,7 @@ def _drawn_rows(recording: Recording, mechanism: SplitMechanism) -> tuple[Tensor
     drawn = torch.randperm(sum(sizes), generator=Generator().manual_seed(2))[: 2 * max(8, _NUMBERS // width)]
     taken = torch.zeros(sum(sizes), dtype=torch.bool).index_fill(0, drawn, value=True).split(sizes)
     parts = [
-        _part(sent, scale_of(None if view.weights is None else view.weights[rows], sent, mechanism))
+        _part(sent, declared_noise_scale(None if view.weights is None else view.weights[rows], sent, mechanism))
         for view, rows in zip(views, taken, strict=True)
         if len(sent := view.smashed[rows])
     ]

@@ -24,7 +24,7 @@ from privkit.recording.segments import lower_fields, segment_fields
 from privkit.recording.write import write_recording
 from privkit.shared.array import Array
 
-Sent = TypeVar("Sent", Tensor, Array)
+_Sent = TypeVar("_Sent", Tensor, Array)
 _FILLED_IN = frozenset({"schema_version", "records", "rounds", "watched", "tensors", "replay", "files"})
 """Fields of `recording.json` that follow from what was recorded."""
 
@@ -84,7 +84,7 @@ class Recorder:
         if module.training:  # an evaluation on test images is no round
             self(smashed, x=given[0])
 
-    def __call__(self, smashed: Sent, *, x: Tensor | Array | None = None, y: Tensor | Array | None = None) -> Sent:
+    def __call__(self, smashed: _Sent, *, x: Tensor | Array | None = None, y: Tensor | Array | None = None) -> _Sent:
         """Record one message (the smashed data of one batch), and return it unchanged.
 
         Args:
@@ -106,7 +106,7 @@ class Recorder:
             self._rounds.append(made)
         return smashed
 
-    def features(self, features: Sent) -> Sent:
+    def features(self, features: _Sent) -> _Sent:
         """Record the features that a U-shape's server sends to the clients' last layers; return them unchanged.
 
         The gradient that the client sends back is recorded, too. To let the audit score attacks on labels, pass the

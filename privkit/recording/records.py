@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from privkit.domains.as_json import from_json, to_json
+from privkit.domains.as_json import domain_from_json, domain_to_json
 from privkit.domains.base import Batch, several
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
@@ -30,7 +30,7 @@ def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The fields of `recording.json` that describe a record, and the contents of the files that these fields name."""
     if isinstance(domain, Images):
         return {"image_shape": list(domain.shape)}, {}
-    return {"records": _FILE}, {_FILE: f"{json.dumps(to_json(domain))}\n".encode()}
+    return {"records": _FILE}, {_FILE: f"{json.dumps(domain_to_json(domain))}\n".encode()}
 
 
 def recorded_domain(described: Description, files: Files) -> Domain:
@@ -40,7 +40,7 @@ def recorded_domain(described: Description, files: Files) -> Domain:
     else:
         path = files.folder / described.records
         try:
-            domain = from_json(parsed(files.content(described.records, _MOST_BYTES), path))
+            domain = domain_from_json(parsed(files.content(described.records, _MOST_BYTES), path))
         except ValueError as error:
             raise DataError(f"{path}: {error}; see docs/reference/recording.md") from None
     counts = domain.length * len(domain.vocabulary) if isinstance(domain, Tokens) else 0

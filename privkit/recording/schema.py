@@ -12,7 +12,7 @@ from privkit.errors import DataError, shortened, unknown
 from privkit.files.paths import read_bytes
 from privkit.files.sealed import Broken, opened
 
-SCHEMA_VERSION = 2
+RECORDING_VERSION = 2
 """Increased when earlier readers would misread the folder; version 2 has a checksum and a complete mechanism."""
 FILE = "recording.json"
 
@@ -142,10 +142,10 @@ def description(data: bytes, path: Path) -> Description:
     """Parse and check the bytes of a `recording.json`, which has a checksum from version 2 on; raises `DataError`."""
     fields = parsed(data, path)
     version = fields.get("schema_version") if isinstance(fields, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    if isinstance(version, int) and version > RECORDING_VERSION:
         raise DataError(
-            f"{path} has schema version {shortened(version)}, and this privkit reads up to {SCHEMA_VERSION}; install a "
-            "newer privkit"
+            f"{path} has schema version {shortened(version)}, and this privkit reads up to {RECORDING_VERSION}; "
+            "install a newer privkit"
         )
     if isinstance(fields, dict) and (version != 1 or "sha256" in fields):
         try:

@@ -17,7 +17,7 @@ from privkit.errors import UsageError, one_line
 from privkit.files.storage import packed
 from privkit.recording.replay import FAR, Ask, carried, replay
 
-Sent = tuple[Tensor, Tensor]  # the records of a round, and their release
+_Sent = tuple[Tensor, Tensor]  # the records of a round, and their release
 _NO_EVIDENCE = f"(more than {FAR:g}), so a failed attack with lower or queries on it shows nothing"
 
 
@@ -25,7 +25,7 @@ def lower_fields(
     module: nn.Module,
     builder: str,
     sample: Tensor | None,
-    rounds: Sequence[Sent],
+    rounds: Sequence[_Sent],
     variance: float,
     files: dict[str, bytes],
     *,
@@ -110,14 +110,14 @@ def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes],
     return program
 
 
-def _meet(ask: Ask, last: Sent) -> bool:
+def _meet(ask: Ask, last: _Sent) -> bool:
     try:
         return carried(ask, last[0]) != (0, 0)
     except (RuntimeError, ValueError, IndexError, TypeError):
         return False
 
 
-def _distance(ask: Ask, sent: Sent, variance: float) -> float:
+def _distance(ask: Ask, sent: _Sent, variance: float) -> float:
     try:
         found = replay(ask, *sent).distance(variance)
         return found if found < inf else inf  # NaN and infinity are refused, by round, when the tensors are written
@@ -125,7 +125,7 @@ def _distance(ask: Ask, sent: Sent, variance: float) -> float:
         return inf
 
 
-def _moved(ask: Ask, rounds: Sequence[Sent], variance: float) -> str:
+def _moved(ask: Ask, rounds: Sequence[_Sent], variance: float) -> str:
     """A warning about the latest of these rounds that the segment does not reproduce; empty if it reproduces all."""
     for made, sent in enumerate(reversed(rounds)):
         if (far := _distance(ask, sent, variance)) <= FAR:

@@ -18,7 +18,7 @@ from privkit.files.sealed import digests
 from privkit.files.storage import packed, write_bytes, write_record, writing
 from privkit.recording.read import Recording, read_recording
 from privkit.recording.records import described_domain
-from privkit.recording.schema import FILE, SCHEMA_VERSION
+from privkit.recording.schema import FILE, RECORDING_VERSION
 from privkit.recording.second_cut import named
 
 
@@ -60,7 +60,7 @@ def write_recording(
     content |= {**described_by, **files}
     first = views[0]
     fields = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": RECORDING_VERSION,
         **kind_of_record,
         "rounds": len(views),
         "mixed": first.mixed,

@@ -18,7 +18,7 @@ import annotated_types
 from privkit import constraints
 from privkit.errors import unknown
 from privkit.parts.own_parts import is_own_name
-from privkit.parts.registry import TABLES, is_pair, name_and_options, read_options, specify, stages_given
+from privkit.parts.registry import PART_TABLES, is_pair, name_and_options, read_options, specify, stages_given
 from privkit.settings.quick_attacks import AUTO
 from privkit.shared.own_records import OF_THE_DATASET
 
@@ -62,7 +62,7 @@ def check_parts(settings: Mapping[str, Any]) -> None:
 
 def own_table(kind: str) -> Mapping[str, str]:
     """A table of the registry, name -> "module:object", with a user's additions if the table's module is imported."""
-    module, _, name = TABLES[kind].partition(":")
+    module, _, name = PART_TABLES[kind].partition(":")
     if module in sys.modules:
         table: Mapping[str, str] = getattr(sys.modules[module], name)
         return table

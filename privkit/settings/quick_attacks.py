@@ -15,7 +15,7 @@ from privkit.shared.threat_models import ThreatModel
 AUTO = "auto"
 TABLE = Path(__file__).with_suffix(".csv")
 """Measured attacks on defenses; `strongest_under` names the threat models under which `auto` mounts an attack."""
-MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes", "weights_and_many_passes")
+AUTO_THREAT_MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes", "weights_and_many_passes")
 """Threat models that `auto` covers."""
 LINKED = ("white_box", "white_box:passes=8")
 """Attacks on mixed images if their clients share a lower segment; in the table, each client has its own segment."""
@@ -65,11 +65,11 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 def _strongest() -> dict[str, tuple[str, ...]]:
     found: dict[str, dict[ThreatModel, str]] = {}
     for row in _lines(TABLE):
-        for model in MODELS:
+        for model in AUTO_THREAT_MODELS:
             if model in row["strongest_under"].split():
                 found.setdefault(row["defense"], {})[model] = row["attack"]
     return {
-        defense: tuple(dict.fromkeys(picks[model] for model in MODELS if model in picks))
+        defense: tuple(dict.fromkeys(picks[model] for model in AUTO_THREAT_MODELS if model in picks))
         for defense, picks in found.items()
     }
 

@@ -25,18 +25,19 @@ class Certificate:
         epsilon: smallest proven ε ≥ 0, in nats; infinite if nothing is proven for any δ < 1.
         delta: the δ of `epsilon`; None if ε is infinite.
         lower: a proven lower bound on the mechanism's true ε at this δ; None if unknown.
-        method: the method that gave `epsilon`, in words.
+        method: the method that gave `epsilon`, in words; empty if no differential privacy is claimed.
         order: the Rényi order of the bound; None if the method uses no order.
         at_grid_edge: whether `order` is the first or last order tried, so that a wider range may give a smaller ε.
-        relation: neighboring relation of the differential privacy, such as replace-one; None if none is claimed.
+        relation: neighboring relation of the differential privacy: "replace_one" (one record or client is exchanged for
+            another) or "add_or_remove_one"; None if no differential privacy is claimed.
         unit: what neighboring datasets differ in, a record or a client; None if no differential privacy is claimed.
         covers: "release" (the smashed data, and labels if they are sent) or "labels" alone.
-        sound: False for a formula that is reproduced as published although it is not a bound.
+        sound: whether the claim is proven; False for a formula that is reproduced as published although it is no bound.
         objection: the reason in one sentence, if `sound` is False.
         quantities: numbers from which the statement follows, by name, such as log10 of a number of permutations.
         assumptions: conditions of the statement, one sentence each.
         source: paper and equation.
-        versions: versions of the libraries that took part in the computation.
+        versions: library -> version, for the libraries that took part in the computation.
     """
 
     kind: Literal["nothing", "permutation_count", "differential_privacy"]

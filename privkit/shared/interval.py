@@ -9,9 +9,12 @@ from math import ceil, floor
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A value with its confidence interval from `low` to `high`.
+    """A value with its confidence interval.
 
     Attributes:
+        value: the estimate, or the exact number.
+        low: lower confidence limit.
+        high: upper confidence limit.
         n: number of trials, records or seeds behind the value.
         confidence: probability in (0, 1) that both limits hold.
         method: name of the method that gave the limits; "exact" for a number that is no estimate.

@@ -12,12 +12,12 @@ from torch import Generator, Tensor, nn
 
 from privkit.torch_utils.out_of_memory import ran_out
 
-Step = Callable[..., tuple[Tensor, ...]]
+_Step = Callable[..., tuple[Tensor, ...]]
 """Tensors on the GPU -> tensors on the GPU; weights and gradients change in place."""
 _WAITS = "called a synchronizing CUDA operation"  # how torch's `set_sync_debug_mode` warns
 _KNOWN = ("privkit", "torch", "torchvision", "timm")
 """Packages whose code can be captured, because it counts no steps in Python."""
-WARM_UP = 3  # steps before the capture, in which optimizers and libraries allocate their buffers
+_WARM_UP = 3  # steps before the capture, in which optimizers and libraries allocate their buffers
 
 
 class Graphed:
@@ -30,7 +30,7 @@ class Graphed:
     Source: PyTorch, "CUDA semantics: whole-network capture".
     """
 
-    def __init__(self, step: Step, device: torch.device, *draws: Generator) -> None:
+    def __init__(self, step: _Step, device: torch.device, *draws: Generator) -> None:
         self._step, self._device, self._draws = step, device, draws
         self._stream = torch.cuda.Stream(device)
         self._calls = 0
@@ -43,7 +43,7 @@ class Graphed:
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Run one step on tensors on the GPU, and return its results."""
         with torch.cuda.device(self._device):
-            if self._calls == WARM_UP and not self._waits:
+            if self._calls == _WARM_UP and not self._waits:
                 self._capture(given)
             self._calls += 1
             if self.captured:
@@ -51,7 +51,7 @@ class Graphed:
                     kept.copy_(new)
                 self._graph.replay()
                 return tuple(found.clone() for found in self._found)
-            return self._watched(given) if self._calls == WARM_UP else self._plainly(given)
+            return self._watched(given) if self._calls == _WARM_UP else self._plainly(given)
 
     def _plainly(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Run a step without a graph on the capture's stream, because gradients stay on the stream of first use."""

@@ -36,7 +36,7 @@ CAPTURE_FROM_STEPS = 50  # capturing a step takes a tenth of a second
 
 
 @dataclass(frozen=True, kw_only=True)
-class Epoch:
+class EpochWeights:
     """A defended model's weights after one epoch."""
 
     number: int  # the epoch's number, counted from 1
@@ -50,7 +50,7 @@ class _Past:
 
     curve: list[float] = field(default_factory=list)
     validation: list[dict[str, float]] = field(default_factory=list)
-    best: Epoch | None = None
+    best: EpochWeights | None = None
 
     def measure(self, clients: Clients, upper: nn.Module, images: Batch, spec: TrainingSpec, seed: int) -> None:
         """Evaluate the model on `images` after an epoch, and keep its weights if they are the best ones so far."""
@@ -60,7 +60,7 @@ class _Past:
         ).defined
         self.validation.append({name: score.value for name, score in scores.items()})
         if self.best is None or self.validation[-1].get(by, 0.0) > self.validation[self.best.number - 1].get(by, 0.0):
-            self.best = Epoch(number=number + 1, edge=_copied(clients), upper=_copied(upper))
+            self.best = EpochWeights(number=number + 1, edge=_copied(clients), upper=_copied(upper))
 
 
 def _copied(module: nn.Module) -> dict[str, Tensor]:
@@ -86,7 +86,7 @@ class Trained:
     curve: tuple[float, ...]
     release_count: ReleaseCount
     validation: tuple[dict[str, float], ...] = ()
-    best: Epoch | None = None
+    best: EpochWeights | None = None
 
 
 def release_count(
@@ -257,7 +257,7 @@ def train(
         clients.load_state_dict(saved["edge"])
         upper.load_state_dict(saved["upper"])
         both.load_state(saved["optimizers"])
-        best = saved["best"] and Epoch(**saved["best"])
+        best = saved["best"] and EpochWeights(**saved["best"])
         past = _Past(curve=list(saved["curve"]), validation=list(saved["validation"]), best=best)
     if graphed is not None:
         both.keep_rates_on(device)

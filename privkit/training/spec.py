@@ -30,9 +30,9 @@ _SCHEDULES_WITH = {
 
 Optimizer = Literal["adamw", "adam", "sgd"]
 Precision = Literal["auto", "float32", "bfloat16"]
-Schedule = Literal["one_cycle", "constant", "cosine", "multi_step"]
+LearningRateSchedule = Literal["one_cycle", "constant", "cosine", "multi_step"]
 _Momentum = Annotated[float, Ge(0), Lt(1)]
-Scale = Annotated[float, Ge(1e-9), Le(1e9)]  # a clipping norm or a noise multiplier of DP-SGD
+_Scale = Annotated[float, Ge(1e-9), Le(1e9)]  # a clipping norm or a noise multiplier of DP-SGD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class OptimizerSpec(Checked):
     learning_rate: Positive = 2e-3
     momentum: _Momentum | None = None
     weight_decay: NonNegative | None = None
-    schedule: Schedule = "one_cycle"
+    schedule: LearningRateSchedule = "one_cycle"
     warm_up: Probability | None = None
     milestones: Sequence[Count] | None = None
     decay: Fraction | None = None
@@ -127,8 +127,8 @@ class TrainingSpec(OptimizerSpec):
     fraction: Fraction = 1.0
     augment: Augmentation = "none"
     private: bool = False
-    clip: Scale | None = None
-    noise: Scale | None = None
+    clip: _Scale | None = None
+    noise: _Scale | None = None
     loss: Literal["cross_entropy", "multi_label"] = "cross_entropy"
     keep: Literal["last", "best", "best_test"] = "last"
     best_by: Literal["accuracy", "mcc", "auc"] = "accuracy"
@@ -137,7 +137,7 @@ class TrainingSpec(OptimizerSpec):
     upper_learning_rate: Positive | None = None
     upper_momentum: _Momentum | None = None
     upper_weight_decay: NonNegative | None = None
-    upper_schedule: Schedule | None = None
+    upper_schedule: LearningRateSchedule | None = None
     upper_warm_up: Probability | None = None
     upper_milestones: Sequence[Count] | None = None
     upper_decay: Fraction | None = None

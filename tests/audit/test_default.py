@@ -9,7 +9,7 @@ from privkit.audit.run import run_audit
 from privkit.parts.threats import threats_of
 from privkit.reports.conclusion import conclusions
 from privkit.reports.schema import Row
-from privkit.settings.quick_attacks import MODELS
+from privkit.settings.quick_attacks import AUTO_THREAT_MODELS
 
 CPU_SECONDS = 240.0
 """Of both cores together in two minutes."""
@@ -36,7 +36,7 @@ def test_a_shuffle_falls_under_every_threat_model_that_is_tried(
     def ssim(row: Row) -> float:
         return row.recovered["unaligned"]["ssim"].value
 
-    assert [found[model].outcome for model in MODELS] == ["falls"] * 4
+    assert [found[model].outcome for model in AUTO_THREAT_MODELS] == ["falls"] * 4
     assert ssim(rows[found["query"].attack]) >= by_queries
     # over seeds and machines, now one and now the other
     assert found["weights"].attack in ("jigsaw", "jigsaw_white_box")

@@ -8,7 +8,7 @@ from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.audit.run import run_audit
 from privkit.errors import PrivkitError, UsageError
-from privkit.parts.registry import TABLES
+from privkit.parts.registry import PART_TABLES
 from privkit.run.records import read_rows
 from privkit.settings.resolve import resolve
 from tests.audit.audits import Odd, again, registered
@@ -99,4 +99,4 @@ def test_every_error_has_an_exit_code() -> None:
     codes = {cls.__name__: cls.exit_code for cls in PrivkitError.__subclasses__()}
     assert set(codes.values()) == {2, 3}
     assert codes["UsageError"] == 2
-    assert set(TABLES) >= {"defenses", "attacks"}
+    assert set(PART_TABLES) >= {"defenses", "attacks"}

@@ -9,7 +9,7 @@ import pytest
 
 from privkit.attacks import ATTACKS
 from privkit.audit.run import AuditRun
-from privkit.parts.threats import INDEX, threat
+from privkit.parts.threats import KNOWN_THREATS, threat
 from privkit.shared.measures import CONSTANT_ATTACKS
 
 
@@ -21,7 +21,7 @@ def test_the_index_of_threat_models_follows_from_the_attacks() -> None:
     for name in sorted(set(ATTACKS) - CONSTANT_ATTACKS):
         model, domains = threat(name)
         writer.writerow([name, model, " ".join(domains)])
-    assert INDEX.read_text("utf-8") == out.getvalue()
+    assert KNOWN_THREATS.read_text("utf-8") == out.getvalue()
 
 
 @pytest.mark.slow(but=1)

@@ -11,7 +11,7 @@ from privkit.audit.run import AuditRun, run_audit
 from privkit.cli.app import app
 from privkit.errors import RunFolderError, UsageError
 from privkit.reports import registry
-from privkit.reports.registry import to_csv
+from privkit.reports.registry import registry_csv
 from privkit.shared.interval import clopper_pearson
 from privkit.shared.threat_models import INCLUDES
 from tests.reports.test_registry import entry
@@ -23,7 +23,9 @@ def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_run: Audit
     like = entries_of(small_run.rows)[0]
     same = {"dataset": like.dataset, "victims": like.victims, "threat_model": like.threat_model}
     path = tmp_path / "registry.csv"
-    path.write_text(to_csv([entry("first", 0.0, 0.0, **same), entry("second", 1.0, 1.0, **same)]), encoding="utf-8")
+    path.write_text(
+        registry_csv([entry("first", 0.0, 0.0, **same), entry("second", 1.0, 1.0, **same)]), encoding="utf-8"
+    )
     monkeypatch.setattr(registry.read_registry, "__defaults__", (path,))
     return path
 
@@ -41,7 +43,7 @@ def test_a_run_has_a_place_and_the_command_says_it(copied: Path, registered: Pat
 
 
 def test_what_nothing_registered_is_like_is_refused_with_what_is(copied: Path, registered: Path) -> None:
-    registered.write_text(to_csv([entry("first", 0.5, 0.5, dataset="cifar10")]), encoding="utf-8")
+    registered.write_text(registry_csv([entry("first", 0.5, 0.5, dataset="cifar10")]), encoding="utf-8")
     with pytest.raises(UsageError, match=r"nothing comparable .* the registry cifar10 with 100 attacked records"):
         placed(copied)
 

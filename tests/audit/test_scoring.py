@@ -11,7 +11,7 @@ from torch import Generator
 
 from privkit.attacks.goals.reconstruct import score
 from privkit.audit.findings import learned, own_match
-from privkit.audit.scoring import FEW, ahead, directions, few, matched_own, mean_over, scored, summarise
+from privkit.audit.scoring import FEW_RECORDS, ahead, directions, few, matched_own, mean_over, scored, summarise
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
 from privkit.reports.schema import Row
@@ -65,7 +65,7 @@ def test_intervals_over_few_records_cover_as_said(records: int) -> None:
     for mean, each in laws.items():
         found = [mean_over(values, higher_is_closer=True, within=(0.0, 1.0)) for values in each]
         assert np.mean([one.low <= mean <= one.high for one in found]) > 0.92
-    assert bool(few(records)) == (records < FEW)
+    assert bool(few(records)) == (records < FEW_RECORDS)
 
 
 @pytest.mark.parametrize("records", [1, 2, 3, 5, 20])

@@ -8,12 +8,12 @@ from typer.testing import CliRunner
 from privkit.cli.app import app
 from privkit.errors import UsageError
 from privkit.parts.entries import part_entries
-from privkit.parts.registry import TABLES
+from privkit.parts.registry import PART_TABLES
 
 runner = CliRunner()
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", PART_TABLES)
 def test_every_option_has_a_meaning(kind: str) -> None:
     for entry in part_entries(kind):
         assert {name for name in entry["options"] if not entry["meaning"].get(name)} == set(), entry["name"]

@@ -14,7 +14,7 @@ from privkit.cli import described as module
 from privkit.cli.described import described
 from privkit.files.caches import cache_folder
 from privkit.parts import entries as entries_of
-from privkit.parts.registry import TABLES
+from privkit.parts.registry import PART_TABLES
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_parts_are_read_once(home: Path, reads: list[str]) -> None:
-    first = {kind: described(kind) for kind in TABLES}
-    assert {kind: described(kind) for kind in TABLES} == first
-    assert reads == list(TABLES)
+    first = {kind: described(kind) for kind in PART_TABLES}
+    assert {kind: described(kind) for kind in PART_TABLES} == first
+    assert reads == list(PART_TABLES)
     for kind, entries in first.items():
         told = json.loads(json.dumps(entries_of.part_entries(kind), default=str))
         assert [{name: entry[name] for name in now} for entry, now in zip(entries, told, strict=True)] == told
-    assert {path.name for path in home.iterdir()} == {f"described-{kind}.json" for kind in TABLES}
+    assert {path.name for path in home.iterdir()} == {f"described-{kind}.json" for kind in PART_TABLES}
 
 
 def test_a_change_is_seen(home: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_a_cache_that_cannot_be_written_costs_time_alone(home: Path, monkeypatch
 @pytest.mark.slow(but=2)
 @pytest.mark.parametrize("command", [("list",), ("list", "models"), ("describe", "jigsaw"), ("list", "--json")])
 def test_no_torch_is_loaded_again(home: Path, command: tuple[str, ...]) -> None:
-    for kind in TABLES:
+    for kind in PART_TABLES:
         described(kind)
     program = (
         "import sys\nfrom privkit.cli.app import app\napp(sys.argv[1:], standalone_mode=False)\n"

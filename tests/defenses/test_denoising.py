@@ -164,7 +164,7 @@ def test_estimates_of_the_server_are_those_of_the_theory(layer: nn.Module, noise
         law = theory.CutNoise(
             law="gaussian" if isinstance(noise, GaussianNoise) else "laplace", scale=noise_scale(noise)
         )
-        best = theory.best_scale(truth, law) if stage.setting == "factor" else theory.best_keep(truth, law)
+        best = theory.least_mse_scale(truth, law) if stage.setting == "factor" else theory.least_mse_keep(truth, law)
         assert denoiser.setting == pytest.approx(best, abs=0.02)
 
 
@@ -178,8 +178,8 @@ def test_the_best_settings_are_those_of_the_theory_for_any_layer() -> None:
         layer = theory.LinearLayer(signal=signal, diagonal=diagonal, weight=weight)
         noise = theory.CutNoise(law="gaussian", scale=2 * sigma)
         spread = noise.variance * weight
-        assert best_scale(signal, spread) == pytest.approx(theory.best_scale(layer, noise))
-        assert best_keep(signal, diagonal, spread) == pytest.approx(theory.best_keep(layer, noise))
+        assert best_scale(signal, spread) == pytest.approx(theory.least_mse_scale(layer, noise))
+        assert best_keep(signal, diagonal, spread) == pytest.approx(theory.least_mse_keep(layer, noise))
 
 
 def test_an_estimated_setting_is_trained_kept_and_left_out_of_noise_free_tests() -> None:

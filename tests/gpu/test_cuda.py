@@ -33,7 +33,7 @@ def test_several_clients_on_the_device(tmp_path: Path) -> None:
 
 def test_compiled_training_and_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("privkit.training.loop.COMPILE_FROM_STEPS", 1)
-    monkeypatch.setattr("privkit.attacks.inversion.black_box.COMPILE_FROM_STEPS", 1)
+    monkeypatch.setattr("privkit.attacks.inversion.black_box.COMPILE_DECODER_FROM_STEPS", 1)
     run = run_audit(defense="batch_shuffle:frozen_block=true", device="cuda", out=tmp_path / "run", **SMALL)
     assert [row.status for row in run.rows] == ["done"] * 2
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from privkit.files.sealed import sealed
-from privkit.recording.schema import SCHEMA_VERSION as RECORDED
+from privkit.recording.schema import RECORDING_VERSION as RECORDED
 from privkit.reports.schema import SCHEMA_VERSION
 
 HERE = Path(__file__).parent

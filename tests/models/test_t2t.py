@@ -13,7 +13,7 @@ from torch.nn import functional
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError
 from privkit.models import SplitModel
-from privkit.models.t2t import T2T_VIT, T2tVit, Whole, sinusoids
+from privkit.models.t2t import T2T_VIT, T2tVit, WholeT2tVit, sinusoids
 
 SPEC = T2tVit(width=48, depth=3, heads=4)
 SPLITS = {1: [(3, 1, 1), (3, 2, 1), (3, 2, 1)], 4: [(7, 4, 2), (3, 2, 1), (3, 2, 1)]}
@@ -79,7 +79,7 @@ def plain(
 
 def random_state(channels: int, stride: int) -> dict[str, Tensor]:
     draws = torch.Generator().manual_seed(0)
-    whole = Whole(SPEC, channels, 10, stride).state_dict()
+    whole = WholeT2tVit(SPEC, channels, 10, stride).state_dict()
     return {name: value + 0.1 * torch.randn(value.shape, generator=draws) for name, value in whole.items()}
 
 
@@ -126,7 +126,7 @@ def test_new_weights_scale_attention_by_the_heads_size() -> None:
 
 
 def test_names_are_the_authors(tmp_path: Path) -> None:
-    names = set(Whole(replace(SPEC, depth=1), 3, 10, 4).state_dict())
+    names = set(WholeT2tVit(replace(SPEC, depth=1), 3, 10, 4).state_dict())
     token = {f"tokens_to_token.attention{i}.{part}" for i in (1, 2) for part in _layer(qkv_bias=False)}
     block = {f"blocks.0.{part}" for part in _layer(qkv_bias=False)}
     ends = {f"{name}.{kind}" for name in ("tokens_to_token.project", "norm", "head") for kind in ("weight", "bias")}

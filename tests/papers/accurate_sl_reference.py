@@ -42,7 +42,7 @@ def best_alpha(weights: Matrix, features: Vector, sigma: float) -> float:
 
 def best_mean_scale(sigma: float) -> float:
     """Best λ of the mean error over U[−1, 1]."""
-    return denoising.best_scale(LinearLayer.average(rows=10, columns=16), _noise(sigma))
+    return denoising.least_mse_scale(LinearLayer.average(rows=10, columns=16), _noise(sigma))
 
 
 def least_mean_sigma(p: float) -> float:

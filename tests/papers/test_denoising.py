@@ -82,13 +82,13 @@ def test_scaling_is_never_worse_than_masking(layer: LinearLayer, noise: CutNoise
     gap = theory.mask_scale_gap(layer, p, noise)
     assert gap >= 0
     assert mask - scale == pytest.approx(gap, rel=1e-9, abs=1e-11 * (mask + scale))
-    best = theory.scale_mse(layer, theory.best_scale(layer, noise), noise)
-    assert best <= theory.mask_mse(layer, theory.best_keep(layer, noise), noise) * (1 + 1e-12)
+    best = theory.scale_mse(layer, theory.least_mse_scale(layer, noise), noise)
+    assert best <= theory.mask_mse(layer, theory.least_mse_keep(layer, noise), noise) * (1 + 1e-12)
 
 
 @given(layer=layers, noise=noises)
 def test_best_scale_is_the_lowest_point(layer: LinearLayer, noise: CutNoise) -> None:
-    star = theory.best_scale(layer, noise)
+    star = theory.least_mse_scale(layer, noise)
     lowest = theory.scale_mse(layer, star, noise)
     assert 0 <= star < 1  # whatever the noise, some scaling helps
     assert all(lowest <= theory.scale_mse(layer, lam, noise) * (1 + 1e-12) for lam in np.linspace(0, 1, 201))
@@ -98,7 +98,7 @@ def test_best_scale_is_the_lowest_point(layer: LinearLayer, noise: CutNoise) -> 
 
 @given(layer=layers, noise=noises)
 def test_best_keep_is_the_lowest_point(layer: LinearLayer, noise: CutNoise) -> None:
-    star = theory.best_keep(layer, noise)
+    star = theory.least_mse_keep(layer, noise)
     lowest = theory.mask_mse(layer, star, noise)
     assert all(lowest <= theory.mask_mse(layer, p, noise) * (1 + 1e-12) for p in np.linspace(0, 1, 201))
 
@@ -107,7 +107,7 @@ def test_best_keep_inside_clipped_and_at_the_ends() -> None:
     unit = CutNoise(law="gaussian", scale=1)
 
     def star(signal: float, diagonal: float, weight: float) -> float:
-        return theory.best_keep(LinearLayer(signal=signal, diagonal=diagonal, weight=weight), unit)
+        return theory.least_mse_keep(LinearLayer(signal=signal, diagonal=diagonal, weight=weight), unit)
 
     assert star(4, 2, 4) == 0.5  # (8 − 2 − 4)/4
     assert star(4, 2, 1) == 1.0  # 1.25, clipped
@@ -171,7 +171,7 @@ def test_on_the_average_masking_is_a_straight_line_and_the_best_scale_is_the_sam
     rows: int, columns: int, sigma: float, p: float
 ) -> None:
     layer, noise = LinearLayer.average(rows=rows, columns=columns), CutNoise(law="gaussian", scale=sigma)
-    assert theory.best_scale(layer, noise) == pytest.approx(1 / (1 + 3 * sigma**2), rel=1e-12)
+    assert theory.least_mse_scale(layer, noise) == pytest.approx(1 / (1 + 3 * sigma**2), rel=1e-12)
     line = (1 - p) * rows * columns / 9 + p * sigma**2 * rows * columns / 3
     assert theory.mask_mse(layer, p, noise) == pytest.approx(line, rel=1e-12)
     if abs(sigma - 1 / sqrt(3)) > 1e-6 and p < 1:
@@ -181,4 +181,4 @@ def test_on_the_average_masking_is_a_straight_line_and_the_best_scale_is_the_sam
 @pytest.mark.parametrize(("sigma", "expected"), [(0.3, 0.787), (0.5, 0.571), (0.7, 0.405)])
 def test_best_scales_of_fig_2(sigma: float, expected: float) -> None:
     layer = LinearLayer.average(rows=10, columns=16)
-    assert round(theory.best_scale(layer, CutNoise(law="gaussian", scale=sigma)), 3) == expected
+    assert round(theory.least_mse_scale(layer, CutNoise(law="gaussian", scale=sigma)), 3) == expected

@@ -95,7 +95,7 @@ def test_equal_arrays_are_equal_pictures() -> None:
 
 def test_the_papers_figures_draw_their_simulations() -> None:
     settings = Settings(draws=50, points=5)
-    figure = denoising_figures.figure("figure_2", settings)
+    figure = denoising_figures.draw_figure("figure_2", settings)
     assert [axis.get_title()[:3] for axis in figure.axes] == ["(a)", "(b)", "(c)", "(d)"]
     assert np.array_equal(
         lines(figure.axes[2])["-"], simulation.simulate(settings, simulation.FIGURES["figure_2"][1])[2].mse
@@ -103,5 +103,5 @@ def test_the_papers_figures_draw_their_simulations() -> None:
     assert ":" in lines(figure.axes[0])
     assert ":" not in lines(figure.axes[2])
     assert "chosen (the paper does not say): m = 10, n = 16" in figure.legends[0].get_title().get_text()
-    assert len(denoising_figures.figure("figure_6", settings).axes) == 2
-    assert len(denoising_figures.figure("figure_7", Settings(law="laplace", draws=50, points=5)).axes) == 6
+    assert len(denoising_figures.draw_figure("figure_6", settings).axes) == 2
+    assert len(denoising_figures.draw_figure("figure_7", Settings(law="laplace", draws=50, points=5)).axes) == 6

@@ -114,7 +114,7 @@ def test_single_layers_scatter_around_the_average() -> None:
     singles = simulation.best_scales(Settings(draws=3, seed=9), 0.7)
     for weights, features, single in zip(batch.weights, batch.features, singles, strict=True):
         layer = layer_at(weights, features)
-        assert theory.best_scale(layer, CutNoise(law="gaussian", scale=0.7)) == pytest.approx(single, rel=1e-12)
+        assert theory.least_mse_scale(layer, CutNoise(law="gaussian", scale=0.7)) == pytest.approx(single, rel=1e-12)
 
 
 def test_settings_say_what_the_paper_leaves_open() -> None:

@@ -11,7 +11,7 @@ from privkit.domains.images.domain import Images
 from privkit.domains.tokens.domain import Tokens
 from privkit.papers import paper
 from privkit.papers.accurate_sl.effects import (
-    Effect,
+    PublishedEffect,
     accuracies,
     bounds_of,
     comparisons,
@@ -32,7 +32,7 @@ from privkit.training.round import split_round
 
 NOISE, MASKED = "gaussian_noise:at_inference=false", "gaussian_noise:at_inference=false+masking:at_inference=false"
 DOMAINS = {"mnist": Images(shape=(1, 28, 28)), "cifar10": Images(shape=(3, 32, 32))}
-EFFECT = Effect(claim="masking helps", better=("mnist", MASKED), worse=("mnist", NOISE))
+EFFECT = PublishedEffect(claim="masking helps", better=("mnist", MASKED), worse=("mnist", NOISE))
 
 
 def runs(released: list[float], sound: list[float]) -> dict[tuple[str, str], dict[int, float]]:
@@ -73,7 +73,9 @@ def test_the_derivative_stands_beside_the_released_gradient() -> None:
         ("mnist", with_fault(straight)): found["mnist", with_fault(MASKED)],
         ("mnist", MASKED): {0: 0.3, 1: 0.31, 2: 0.32},
     }
-    one = effect_verdict(Effect(claim="", better=("mnist", straight), worse=("mnist", NOISE)), {**found, **released})
+    one = effect_verdict(
+        PublishedEffect(claim="", better=("mnist", straight), worse=("mnist", NOISE)), {**found, **released}
+    )
     assert one.verdict == "survives"
     assert one.exact is not None
     assert one.exact.value == pytest.approx(-0.19)
@@ -112,7 +114,7 @@ def test_the_fault_changes_the_gradient_exactly_where_effects_are_judged_with_it
 
 def test_a_fault_that_cannot_act_is_said_and_has_no_runs() -> None:
     assert not any("noise_in_place" in defense for experiment, defense in needed_runs() if experiment in FAULTLESS)
-    effect = Effect(claim="", better=("mnist", MASKED), worse=("mnist", NOISE), no_fault="there is no tanh")
+    effect = PublishedEffect(claim="", better=("mnist", MASKED), worse=("mnist", NOISE), no_fault="there is no tanh")
     one = effect_verdict(effect, runs([], [0.10, 0.11, 0.09]) | {("mnist", NOISE): dict.fromkeys(range(3), 0.5)})
     assert (one.verdict, one.released) == ("survives", None)
     assert with_it(one) == "the fault cannot act: there is no tanh"

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import nct, t
 
 from privkit.papers import PAPERS
-from privkit.papers.further_seeds import PILOT, counted, decided, needed_seeds, seeds_to_decide
+from privkit.papers.further_seeds import PILOT, decided, judged_differences, needed_seeds, seeds_to_decide
 from privkit.papers.orderings import audit_rows, measured, on_record, ordering_verdicts
 
 
@@ -31,9 +31,12 @@ def test_what_three_seeds_decide_needs_no_more_and_new_seeds_count_only_together
     clear, open_one = {0: 0.30, 1: 0.31, 2: 0.29}, {0: 0.04, 1: 0.01, 2: 0.03}
     assert (needed_seeds(clear), needed_seeds(open_one), needed_seeds({5: 0.1})) == (0, 5, None)
     new = {3: -0.02, 4: -0.03, 5: -0.01, 6: -0.02}
-    assert counted({**clear, **new}) == clear
-    assert counted({**open_one, **new}) == open_one  # one is missing, so nobody looks
-    assert counted({**open_one, **new, 7: -0.02, 8: 0.9}) == {**new, 7: -0.02}  # not the one beyond the number
+    assert judged_differences({**clear, **new}) == clear
+    assert judged_differences({**open_one, **new}) == open_one  # one is missing, so nobody looks
+    assert judged_differences({**open_one, **new, 7: -0.02, 8: 0.9}) == {
+        **new,
+        7: -0.02,
+    }  # not the one beyond the number
 
 
 def test_a_difference_of_nothing_is_decided_as_seldom_as_an_interval_of_95_percent_says() -> None:
@@ -44,7 +47,7 @@ def test_a_difference_of_nothing_is_decided_as_seldom_as_an_interval_of_95_perce
         needed = needed_seeds(gaps)
         if needed and needed <= 27:
             judged += 1
-            wrong += decided(counted(gaps).values())
+            wrong += decided(judged_differences(gaps).values())
             greedy += any(decided([gaps[seed] for seed in range(n)]) for n in range(4, needed + 4))
     assert judged > 500
     assert abs(wrong / judged - 0.05) < 3 * (0.05 * 0.95 / judged) ** 0.5

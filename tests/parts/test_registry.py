@@ -16,7 +16,7 @@ from privkit.laws.parts import EVERY
 from privkit.parts.entries import meanings_of, part_entries, source_of, text_of
 from privkit.parts.own_parts import kind_noun, kinds_of
 from privkit.parts.registry import (
-    TABLES,
+    PART_TABLES,
     as_written,
     distribution,
     is_pair,
@@ -33,7 +33,7 @@ from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import resolve
 from privkit.shared.interval import Interval
 
-NAMES = [(kind, name) for kind in TABLES for name in sorted(part_table(kind))]
+NAMES = [(kind, name) for kind in PART_TABLES for name in sorted(part_table(kind))]
 
 
 def documented(found: Any) -> str:
@@ -55,7 +55,7 @@ def test_specifications_keep_the_laws_of_every_part(kind: str, name: str) -> Non
     assert getattr(type(component.spec), "name", name) == name
 
 
-@pytest.mark.parametrize("kind", list(TABLES))
+@pytest.mark.parametrize("kind", list(PART_TABLES))
 def test_describe_is_json(kind: str) -> None:
     entries = json.loads(json.dumps(part_entries(kind)))
     assert [entry["name"] for entry in entries] == sorted(part_table(kind))

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from privkit.domains.as_json import to_json
+from privkit.domains.as_json import domain_to_json
 from privkit.domains.tokens.domain import Tokens
 from privkit.errors import DataError, UsageError
 from privkit.files.storage import packed
@@ -60,7 +60,7 @@ def test_a_changed_vocabulary_is_found(tmp_path: Path) -> None:
         read_recording(tmp_path / "r")
 
 
-FEWER = to_json(WORDS) | {"vocabulary": WORDS.vocabulary[:20]}
+FEWER = domain_to_json(WORDS) | {"vocabulary": WORDS.vocabulary[:20]}
 BAD_TEXTS: list[tuple[dict[str, Any], str]] = [
     ({"truth_tokens": texts(40, 1) + 40}, "truth.tokens: token ids must lie in 0..31, got "),
     ({"own_tokens": -texts(40, 1)}, "own.tokens: token ids must lie in 0..31, got -"),
@@ -70,8 +70,8 @@ BAD_TEXTS: list[tuple[dict[str, Any], str]] = [
     ({"truth_tokens": texts(39, 1)}, "truth.labels has 40 labels for 39 truth.tokens; give one each"),
     ({"truth_tokens": texts(39, 1), "truth_labels": None}, "39 true token sequences do not match 40 released rows of"),
     ({"truth_images": torch.rand(40, 1, 8, 8)}, "unknown tensor 'truth.images'; 2 rounds of token sequences have"),
-    ({"domain": to_json(CARS)}, "unknown tensor 'own.tokens'; 2 rounds of table rows have"),
-    ({"domain": to_json(WORDS) | {"length": 10**9}}, "length times the words of the vocabulary is more than"),
+    ({"domain": domain_to_json(CARS)}, "unknown tensor 'own.tokens'; 2 rounds of table rows have"),
+    ({"domain": domain_to_json(WORDS) | {"length": 10**9}}, "length times the words of the vocabulary is more than"),
     ({"domain": {"name": "images", "shape": [3, 10**9, 10**9]}}, "the images of a round have more than"),
     ({"domain": []}, "records.json: name must be one of images, tokens, tables"),
 ]
@@ -89,8 +89,11 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"truth_tables": beyond(0, 1.5)}, "truth.tables: dense columns must lie in [0, 1]; scale each by its range"),
     ({"own_tables": cars(40, 1)[:, :3]}, "own.tables: table rows must be float32 [N, 4], got torch.float32 [40, 3]"),
     ({"own_tables": cars(40, 1).long()}, "own.tables: table rows must be float32 [N, 4], got torch.int64 [40, 4]"),
-    ({"domain": to_json(CARS) | {"values": [["3", "4"], ["red"]]}}, "categorical columns must hold whole numbers"),
-    ({"domain": to_json(WORDS)}, "unknown tensor 'own.tables'; 2 rounds of token sequences have"),
+    (
+        {"domain": domain_to_json(CARS) | {"values": [["3", "4"], ["red"]]}},
+        "categorical columns must hold whole numbers",
+    ),
+    ({"domain": domain_to_json(WORDS)}, "unknown tensor 'own.tables'; 2 rounds of token sequences have"),
 ]
 
 
@@ -142,7 +145,7 @@ def test_hostile_domains_end_in_a_sentence(kind: str, count: int, tmp_path: Path
     domain, lower, _ = KINDS[kind]
     draws, ends = random.Random(1), []
     recorded(str(tmp_path / "honest"), domain, lower())
-    plain = json.loads(json.dumps(to_json(domain)))
+    plain = json.loads(json.dumps(domain_to_json(domain)))
     for number in range(count):
         folder = tmp_path / str(number)
         shutil.copytree(tmp_path / "honest", folder)

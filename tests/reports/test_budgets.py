@@ -93,10 +93,10 @@ def test_any_row_is_shown_in_one_line(given_rows: list[BudgetRow], compare: bool
     assert len(shown.rows) == len(given_rows)
     assert {len(line) for line in shown.rows} == {len(shown.headers)}
     Console(file=io.StringIO(), width=200).print(rich_table(shown))  # markup in a name is text
-    table = budgets.markdown(given_rows, compare).splitlines()[: 2 + len(given_rows)]
+    table = budgets.budget_markdown(given_rows, compare).splitlines()[: 2 + len(given_rows)]
     unescaped = {line.replace(r"\|", "").count("|") for line in table}
     assert unescaped == {len(shown.headers) + 1}
-    body = budgets.latex(given_rows, compare)
+    body = budgets.budget_latex(given_rows, compare)
     assert body.count(r"\\" + "\n") == len(given_rows) + 1
 
 
@@ -117,7 +117,7 @@ def test_what_the_table_says() -> None:
         BAD.error,
     ]
     assert budgets.remarks(ROWS) == [BAD.error]
-    assert "[4] sigma must be" in budgets.markdown(ROWS, compare=True)
+    assert "[4] sigma must be" in budgets.budget_markdown(ROWS, compare=True)
     assert "ε published" not in budgets.budget_table(ROWS).headers
 
 
@@ -154,7 +154,7 @@ def test_the_factor_is_a_number_or_absent() -> None:
 @pytest.mark.needs("pdflatex")
 def test_latex_compiles(tmp_path: Path) -> None:
     odd = BudgetRow(row=4, name=r"[a] 50% $x_1$ {b} \c ~ ^ # & <", mechanism="m", epsilon=1.0, method="√T·μ ⌈λN⌉")
-    text = budgets.latex([*ROWS, odd], compare=True)
+    text = budgets.budget_latex([*ROWS, odd], compare=True)
     page = r"\documentclass{article}\usepackage{booktabs}\begin{document}" + text + r"\end{document}"
     (tmp_path / "t.tex").write_text(page)
     done = subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], cwd=tmp_path, capture_output=True, timeout=100)

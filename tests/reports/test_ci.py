@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from privkit.cli.show import Shown
+from privkit.cli.show import OutputOptions
 from privkit.reports.ci import github, junit
 from privkit.reports.gate import Gate
 from privkit.reports.schema import PlannedCell
@@ -50,7 +50,7 @@ def test_the_sentence_counts_gates_and_not_the_rows_that_they_judge() -> None:
 
 
 def test_the_cause_of_an_error_is_printed_with_the_failures(capsys: pytest.CaptureFixture[str]) -> None:
-    Shown(quiet=True).failures(verdict())
+    OutputOptions(quiet=True).failures(verdict())
     assert "privkit: error: batch_shuffle / odd, seed 0: 50 %" in capsys.readouterr().err
 
 

@@ -71,10 +71,10 @@ def test_names_in_every_writer(small_run: AuditRun, capsys: pytest.CaptureFixtur
     for text in (columns.to_csv(rows), "".join(budgets.csv_text(budget))):
         for record in csv.reader(io.StringIO(text, newline="")):
             assert not [cell for cell in record if cell.startswith(("=", "+", "@", "\t", "\r", "-1"))]
-    for text in (tables.latex(shown), budgets.latex(budget)):
+    for text in (tables.table_latex(shown), budgets.budget_latex(budget)):
         assert not re.search(r"\\(input|write|frac)", text)
         assert not re.search(r"^\[", text, re.MULTILINE)
-    for text in (tables.markdown(shown), budgets.markdown(budget)):
+    for text in (tables.table_markdown(shown), budgets.budget_markdown(budget)):
         assert "<script" not in text
         assert "](" not in text
 
@@ -109,7 +109,7 @@ def test_latex_of_any_text_has_no_open_command(text: str) -> None:
 @pytest.mark.needs("pdflatex")
 def test_latex_compiles(small_run: AuditRun, tmp_path: Path) -> None:
     rows = [named(small_run.rows[0], name) for name in HOSTILE if name.isascii()]
-    body = tables.latex(tables.table(rows))
+    body = tables.table_latex(tables.table(rows))
     (tmp_path / "t.tex").write_text(
         r"\documentclass{article}\usepackage{booktabs,textcomp}\begin{document}" + body + r"\end{document}"
     )

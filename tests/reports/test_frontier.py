@@ -10,7 +10,7 @@ import pytest
 
 from privkit.cli.frontier import varied
 from privkit.errors import UsageError
-from privkit.reports.frontier import frontier, frontier_chart, frontier_table, to_csv
+from privkit.reports.frontier import frontier, frontier_chart, frontier_csv, frontier_table
 from privkit.reports.schema import Check, Row
 from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import table
@@ -142,7 +142,7 @@ def test_table_figure_and_csv_show_the_same_points() -> None:
     assert found is not None
     table = frontier_table(found)
     assert table.floor == (False,) * 4 + (True,)
-    lines = list(csv.DictReader(io.StringIO(to_csv(found))))
+    lines = list(csv.DictReader(io.StringIO(frontier_csv(found))))
     assert [float(line["ssim"]) for line in lines] == [0.9, 0.7, 0.3, 0.5]
     assert [line["epsilon"] for line in lines] == ["", "900", "20", ""]
     chart = frontier_chart(found)

@@ -225,7 +225,7 @@ def test_markdown(count: int) -> None:
     parser = MarkdownIt("commonmark").enable("table")
     for batch in batches(count):
         table = Table(headers=(batch[0], "b"), rows=tuple((name, "end") for name in batch), floor=(False,) * len(batch))
-        text = tables.markdown(table, "note")
+        text = tables.table_markdown(table, "note")
         shown(text)
         text.encode()
         tokens = parser.parse(text)
@@ -241,7 +241,7 @@ def test_latex(count: int) -> None:
     """No command is open, each row has its cells, and none begins with what a line break takes for its argument."""
     for batch in batches(count):
         table = Table(headers=("a", "b"), rows=tuple((name, "end") for name in batch), floor=(False,) * len(batch))
-        text = tables.latex(table)
+        text = tables.table_latex(table)
         shown(text)
         text.encode()
         body = text.split("\\midrule\n")[1].split("\n\\bottomrule")[0].split("\n")

@@ -13,7 +13,7 @@ from PIL import Image
 
 from privkit.audit.report import build, cell_command
 from privkit.audit.run import AuditRun
-from privkit.reports.charts import Scale, area_chart, score_charts
+from privkit.reports.charts import AxisScale, area_chart, score_charts
 from privkit.reports.gallery import Pictures, gallery, strip
 from privkit.reports.strongest import undefended
 from privkit.run.plan import plan
@@ -168,6 +168,6 @@ def test_areas_by_epoch_have_a_legend_if_there_are_several() -> None:
 
 
 def test_a_logarithmic_scale_puts_decades_at_one_distance() -> None:
-    scale = Scale(low=0.01, high=1, start=0, end=100, logarithmic=True)
+    scale = AxisScale(low=0.01, high=1, start=0, end=100, logarithmic=True)
     assert scale([0.01, 0.1, 1, 5]).tolist() == pytest.approx([0, 50, 100, 100])
-    assert [text for _, text in Scale(low=1, high=4, start=0, end=1, whole=True).ticks] == ["1", "2", "3", "4"]
+    assert [text for _, text in AxisScale(low=1, high=4, start=0, end=1, whole=True).ticks] == ["1", "2", "3", "4"]

@@ -7,12 +7,12 @@ import pytest
 from privkit.reports.registry import (
     Entry,
     entries,
-    place,
     place_differences,
     place_table,
     read_registry,
+    registry_csv,
+    registry_places,
     settings,
-    to_csv,
 )
 from privkit.reports.schema import Check, Row
 from privkit.reports.threats import KnownOutcome, threat_verdicts
@@ -96,7 +96,7 @@ def test_a_defense_does_not_stand_against_a_weak_attack_if_a_stronger_one_is_kno
 def test_lines_are_read_as_they_were_written(tmp_path: Path) -> None:
     found = [*THREE, entry("none_measured", 0.3, 0.4, bare_accuracy=None, traffic=None, undefended=None)]
     path = tmp_path / "registry.csv"
-    path.write_text(to_csv(found), encoding="utf-8")
+    path.write_text(registry_csv(found), encoding="utf-8")
     assert sorted(read_registry(path), key=str) == sorted(found, key=str)
     assert read_registry(tmp_path / "none.csv") == []
 
@@ -110,7 +110,7 @@ def test_means_are_over_seeds_with_the_same_number_of_attacked_records() -> None
 
 
 def test_a_place_names_the_neighbors_on_both_sides_and_what_is_at_least_as_good() -> None:
-    (found,) = place(settings([entry("own", 0.6, 0.6)]), settings(THREE))
+    (found,) = registry_places(settings([entry("own", 0.6, 0.6)]), settings(THREE))
     assert found.more is not None
     assert found.less is not None
     assert (found.more.defense, found.less.defense, found.peers) == ("clip", "mixup", 3)
@@ -120,12 +120,12 @@ def test_a_place_names_the_neighbors_on_both_sides_and_what_is_at_least_as_good(
         "(identified 0.50, accuracy 0.70); at least as accurate and no more identified: mixup; this place "
         "rests on 1 attack, the registry's rows on 1"
     )
-    (least,) = place(settings([entry("own", 0.1, 0.6)]), settings(THREE))
+    (least,) = registry_places(settings([entry("own", 0.1, 0.6)]), settings(THREE))
     assert "gives away no more than any other; the next is dp_sl" in least.sentence
-    (most,) = place(settings([entry("own", 1.0, 0.6)]), settings(THREE))
+    (most,) = registry_places(settings([entry("own", 1.0, 0.6)]), settings(THREE))
     assert "gives away no less than any other; the next is clip" in most.sentence
     assert len(place_table([found, least, most]).rows) == 3
-    (equal,) = place(settings([entry("own", 0.5, 0.6)]), settings(THREE))
+    (equal,) = registry_places(settings([entry("own", 0.5, 0.6)]), settings(THREE))
     shown = place_table([equal])
     no_more = shown.rows[0][shown.headers.index("next that gives away no more")]
     assert no_more.startswith("mixup (identified 0.50")  # as much as the own, and not less
@@ -147,7 +147,7 @@ def test_an_adversary_of_whom_nobody_tried_an_attack_has_no_place() -> None:
             for model in ("query", "weights", "many_passes")
         ]
     )
-    found = {one.setting.threat_model: one for one in place(own, peers, rows)}
+    found = {one.setting.threat_model: one for one in registry_places(own, peers, rows)}
     assert found["many_passes"].sentence == (
         "many passes: not tried here on batch_shuffle; the registry's rows on 2 attacks"
     )
@@ -158,18 +158,18 @@ def test_an_adversary_of_whom_nobody_tried_an_attack_has_no_place() -> None:
 
 
 def test_what_is_not_shown_to_hold_is_not_said_to_give_away_least() -> None:
-    (least,) = place(settings([entry("own", 0.1, 0.6, outcome="not_shown")]), settings(THREE))
+    (least,) = registry_places(settings([entry("own", 0.1, 0.6, outcome="not_shown")]), settings(THREE))
     assert least.sentence == (
         "query: own (identified 0.10, accuracy 0.60) is not shown to give away less than any other; this place "
         "rests on 1 attack, the registry's rows on 1"
     )
-    (between,) = place(settings([entry("own", 0.6, 0.6, outcome="not_shown")]), settings(THREE))
+    (between,) = registry_places(settings([entry("own", 0.6, 0.6, outcome="not_shown")]), settings(THREE))
     assert between.more is None
     assert " gives away no less than mixup (identified 0.50, accuracy 0.70), and is not shown to " in between.sentence
 
 
 def test_a_registered_setting_is_shown_beside_ones_own_and_is_no_peer_of_itself() -> None:
-    (found,) = place(settings([entry("mixup", 0.6, 0.7)]), settings(THREE))
+    (found,) = registry_places(settings([entry("mixup", 0.6, 0.7)]), settings(THREE))
     assert found.registered is not None
     assert (found.registered.identified.value, found.peers) == (0.5, 2)
 
@@ -180,14 +180,14 @@ def test_a_registered_setting_is_shown_beside_ones_own_and_is_no_peer_of_itself(
     ids=lambda change: next(iter(change)),
 )
 def test_other_data_adversaries_and_numbers_of_records_have_no_place(changes: dict[str, object]) -> None:
-    assert place(settings([entry("own", 0.6, 0.6, **changes)]), settings(THREE)) == []
+    assert registry_places(settings([entry("own", 0.6, 0.6, **changes)]), settings(THREE)) == []
 
 
 def test_another_network_or_number_of_own_records_is_named() -> None:
     registered = settings(THREE)
-    same = place(settings([entry("own", 0.6, 0.6)]), registered)
+    same = registry_places(settings([entry("own", 0.6, 0.6)]), registered)
     assert place_differences(same, registered) == []
-    other = place(settings([entry("own", 0.6, 0.6, model="resnet20", own=100)]), registered)
+    other = registry_places(settings([entry("own", 0.6, 0.6, model="resnet20", own=100)]), registered)
     network, own = place_differences(other, registered)
     assert "resnet20 here, vit_micro in the registry" in network
     assert "100 here, 2000 in the registry" in own

@@ -35,7 +35,7 @@ def parsed_markdown(text: str) -> list[list[str]]:
 def test_the_same_numbers_in_every_format(small_run: AuditRun) -> None:
     rows = list(small_run.rows)
     shown = tables.table(rows)
-    head, rule, *body = parsed_markdown(tables.markdown(shown))
+    head, rule, *body = parsed_markdown(tables.table_markdown(shown))
     assert tuple(head) == shown.headers
     assert set(rule) == {"---"}
     assert [tuple(line) for line in body] == list(shown.rows)
@@ -106,7 +106,7 @@ def test_a_pair_without_numbers_of_two_seeds_stands_in_the_table_over_seeds() ->
 
 
 def test_latex_is_a_complete_tabular(small_run: AuditRun) -> None:
-    text = tables.latex(tables.table(list(small_run.rows)))
+    text = tables.table_latex(tables.table(list(small_run.rows)))
     assert text.startswith(r"\begin{tabular}")
     assert text.count(r"\midrule") == 2
     columns = text.splitlines()[2].count("&")

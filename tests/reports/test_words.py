@@ -6,7 +6,7 @@ import pytest
 
 from privkit.reports import escape
 from privkit.reports.budgets import plain_text
-from privkit.reports.charts import Scale, epoch_chart
+from privkit.reports.charts import AxisScale, epoch_chart
 from privkit.reports.columns import START, ends, flat_csv, gated
 from privkit.reports.frontier import _options
 from privkit.reports.gate import Gate, _digits, must_agree
@@ -25,7 +25,7 @@ from privkit.shared.interval import Interval
     [
         (plain_text([0.7, 0.3]), "0.7;0.3"),
         (plain_text(None), ""),
-        ([text for _, text in Scale(low=0, high=1, start=0, end=1).ticks], ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+        ([text for _, text in AxisScale(low=0, high=1, start=0, end=1).ticks], ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
         (epoch_chart([1.0], "loss"), None),
         (gated("ssim"), "unaligned_ssim"),
         (gated("own_edges"), "unaligned_own_edges"),

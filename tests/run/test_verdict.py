@@ -13,7 +13,7 @@ import pytest
 
 from privkit.audit.report import build
 from privkit.audit.run import AuditRun, run_audit
-from privkit.cli.show import Shown
+from privkit.cli.show import OutputOptions
 from privkit.errors import DamagedFile, UnfinishedRun
 from privkit.files.sealed import opened
 from privkit.reports.gate import Gate
@@ -192,7 +192,7 @@ def test_a_run_that_shows_nothing_is_not_clean(small_run: AuditRun) -> None:
 def test_each_failure_is_told_by_its_kind_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
     weak = Check(name="wins_on_identity", passed=False, detail="it lost", decisive=True)
     planned = made(checks=(weak,), seed=3)
-    Shown().failures(judge([], [planned], [Gate.parse("ssim<=0.01")], run="r"))
+    OutputOptions().failures(judge([], [planned], [Gate.parse("ssim<=0.01")], run="r"))
     told = capsys.readouterr().err.splitlines()
     assert told[0] == f"privkit: control failed, seed 3: {planned.defense} / {planned.attack}: it lost"
     assert told[1].startswith(f"privkit: gate failed: {planned.defense} / {planned.attack}, seed 3: ssim is ")

@@ -11,7 +11,7 @@ import pytest
 
 from privkit.constraints import Checked, Named, allowed
 from privkit.errors import UsageError
-from privkit.parts.registry import TABLES, load, parse
+from privkit.parts.registry import PART_TABLES, load, parse
 from privkit.settings import early
 
 TRAINING = "privkit.training.spec:TrainingSpec"
@@ -54,7 +54,7 @@ def entry(target: str) -> dict[str, Any]:
 
 def index() -> str:
     """The text of the index: a part a line."""
-    kinds = {kind: dict(load(table)) for kind, table in TABLES.items()} | {"training": {"training": TRAINING}}
+    kinds = {kind: dict(load(table)) for kind, table in PART_TABLES.items()} | {"training": {"training": TRAINING}}
     lines = [
         f'"{kind}": {{\n'
         + ",\n".join(f"{json.dumps(name)}: {json.dumps(entry(target))}" for name, target in sorted(table.items()))

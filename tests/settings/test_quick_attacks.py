@@ -16,7 +16,7 @@ from privkit.parts.registry import parse
 from privkit.parts.threats import threats_of
 from privkit.reports.registry import REGISTRY
 from privkit.run.plan import plan
-from privkit.settings.quick_attacks import LINKED, MODELS, TABLE, _strongest, choose
+from privkit.settings.quick_attacks import AUTO_THREAT_MODELS, LINKED, TABLE, _strongest, choose
 from privkit.settings.resolve import resolve
 from privkit.shared.measures import KINDS
 from privkit.shared.threat_models import INCLUDES
@@ -50,7 +50,7 @@ def test_the_table_names_attacks_that_exist_and_a_defense_once_a_model() -> None
         assert threat_model(parse("attacks", row["attack"]).spec) == row["threat_model"]
     under = [(row["defense"], model) for row in rows for model in row["strongest_under"].split()]
     assert len(under) == len(set(under))
-    assert {model for _, model in under} == set(MODELS)
+    assert {model for _, model in under} == set(AUTO_THREAT_MODELS)
 
 
 def test_the_table_is_what_its_committed_lines_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_a_defense_without_rows_meets_the_general_list(monkeypatch: pytest.Monke
         monkeypatch.setattr(f"privkit.settings.quick_attacks.{rows}", lambda: {})
     unknown = choose(parse("defenses", "blur"), "images")
     assert (unknown.attacks, "has not measured blur" in unknown.remark) == (KINDS["images"].general, True)
-    assert {threat_model(parse("attacks", name).spec) for name in KINDS["images"].general} == set(MODELS)
+    assert {threat_model(parse("attacks", name).spec) for name in KINDS["images"].general} == set(AUTO_THREAT_MODELS)
 
 
 def test_the_general_list_finds_nearly_all_that_the_strongest_attacks_find() -> None:
@@ -124,7 +124,7 @@ def test_the_general_list_finds_nearly_all_that_the_strongest_attacks_find() -> 
     with TABLE.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     for defense in {row["defense"] for row in rows}:
-        for model in MODELS:
+        for model in AUTO_THREAT_MODELS:
             found = {
                 row["attack"]: float(row["ssim"])
                 for row in rows

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from privkit.settings.config import AuditConfig
 
 
-GOALS = {goal: f"privkit.audit.goals.{goal}:GOAL" for goal in ("reconstruct", "labels", "membership", "distinguish")}
+_GOALS = {goal: f"privkit.audit.goals.{goal}:GOAL" for goal in ("reconstruct", "labels", "membership", "distinguish")}
 """Goal -> the import path of its `AuditGoal`, "module:object"."""
 
 
@@ -73,6 +73,6 @@ class AuditGoal:
 
 
 def audit_goal(attack: AnyAttack) -> AuditGoal:
-    """The `AuditGoal` for an attack's goal: a built-in one from `GOALS`, or one that the attack's author defines."""
-    found: AuditGoal = load(GOALS.get(attack.goal, attack.goal))
+    """The `AuditGoal` for an attack's goal: a built-in one from `_GOALS`, or one that the attack's author defines."""
+    found: AuditGoal = load(_GOALS.get(attack.goal, attack.goal))
     return found

@@ -129,7 +129,7 @@ def ask(context: AttackContext) -> Row:
     )
 
 
-def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.Scores) -> tuple[Check, ...]:
+def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.RecordScores) -> tuple[Check, ...]:
     """A failed check if random records of the adversary, matched to the truth, are as close to it as the guesses."""
     own, first = context.seed_data.own_images, victims.domain.kind.measures[0]
     if own is None or first.name not in matched or first.higher_is_closer is None:
@@ -161,7 +161,7 @@ def _uncontrolled(defense: Defended | None) -> str:
 class _Outcome:
     result: Reconstruction
     observation: ImageObservation
-    scores: dict[str, scoring.Scores] = field(default_factory=dict)
+    scores: dict[str, scoring.RecordScores] = field(default_factory=dict)
     row: Row | None = None
 
 
@@ -290,7 +290,9 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
     return through + context.controls(lambda: (fails(attack, held, seed),))
 
 
-def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, scoring.Scores]) -> None:
+def _keep(
+    context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, scoring.RecordScores]
+) -> None:
     home = context.folder.cell(context.cell.id)
     if not len(victims):
         guesses = result.images.cpu().numpy()

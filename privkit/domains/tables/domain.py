@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from privkit.domains.domain import Domain, Values
+from privkit.domains.domain import Domain, RecordValues
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import TABLES, Records
 
@@ -132,7 +132,7 @@ class Tables:
         guess[d:] = auxiliary[:, d:].mode(0).values
         return {"column_mean": guess}
 
-    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
+    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, RecordValues]:
         """Score guessed row i against true row i, both [N, D + K]: a dictionary of values [N].
 
         "cells" and "categories" are the shares in [0, 1] of right cells in all and in categorical columns. A dense cell
@@ -150,14 +150,14 @@ class Tables:
             values["categories"] = right[:, d:].mean(1)
         return values
 
-    def distances(self, guess: Tensor, truth: Tensor) -> Values:
+    def distances(self, guess: Tensor, truth: Tensor) -> RecordValues:
         """Compute the share in [0, 1] of wrong cells of each of G guesses, [G, D + K], compared with each of N true
         rows, [N, D + K]: float [G, N].
         """
         rows, guesses = (records.cpu().double().numpy() for records in (truth, guess))
         return np.stack([1 - self._right(np.abs(rows - one)).mean(1) for one in guesses])
 
-    def _right(self, off: Values) -> NDArray[np.bool_]:
+    def _right(self, off: RecordValues) -> NDArray[np.bool_]:
         """Which cells count as recovered, bool [N, D + K], given the absolute errors `off` of the cells, [N, D + K]."""
         d = len(self.dense)
         return np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)

@@ -163,7 +163,7 @@ class TableFile:
         return table_pools(dense, categorical, labels, (*notes, *nearly_dense(categorical)))
 
 
-FIELDS = 40
+_FIELDS = 40
 _ROW = re.compile(r"[01](\t(-?\d+)?){13}(\t([0-9a-f]{8})?){26}")
 _CURE = "write label 0 or 1, 13 whole numbers and 26 words of 8 hex digits, separated by tabs; a missing one is empty"
 
@@ -210,8 +210,8 @@ def _fields(line: bytes) -> list[str]:
     row = utf8(line)
     fields = row.split("\t")
     if not _ROW.fullmatch(row):
-        if len(fields) != FIELDS:
-            raise BadRow(f"has {len(fields)} fields instead of {FIELDS}", _CURE)
+        if len(fields) != _FIELDS:
+            raise BadRow(f"has {len(fields)} fields instead of {_FIELDS}", _CURE)
         place = next(n for n, cell in enumerate(fields, 1) if not _ALLOWED[(n > 1) + (n > 14)].fullmatch(cell))
         raise BadRow(f"has {shortened(fields[place - 1])} in field {place}", _CURE)
     return fields

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from privkit.attacks.scores.tokens import PADDING, rouge_1
-from privkit.domains.domain import Domain, Values
+from privkit.domains.domain import Domain, RecordValues
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import TOKENS, Records
 
-UNKNOWN = 1  # the id of a token outside the vocabulary; 0 is the padding behind the end of a sequence
+UNKNOWN_ID = 1  # the id of a token outside the vocabulary; 0 is the padding behind the end of a sequence
 _ORDER = 1e-3  # less than one word more or less changes ROUGE-1 in texts of up to 1,000 words
 
 
@@ -46,7 +46,7 @@ class Tokens:
     separator: str = " "
 
     def __post_init__(self) -> None:
-        if self.length < 1 or len(self.vocabulary) <= UNKNOWN:
+        if self.length < 1 or len(self.vocabulary) <= UNKNOWN_ID:
             raise ValueError(
                 f"a text has a length >= 1, and a vocabulary begins with a token for padding and one for unknown "
                 f"tokens; got length={self.length} and {len(self.vocabulary)} tokens"
@@ -62,24 +62,24 @@ class Tokens:
         if len(x) and not 0 <= int(x.min()) <= int(x.max()) < len(self.vocabulary):
             raise DataError(
                 f"token ids must lie in 0..{len(self.vocabulary) - 1}, got {int(x.min())}..{int(x.max())}; give "
-                f"unknown tokens the id {UNKNOWN}"
+                f"unknown tokens the id {UNKNOWN_ID}"
             )
 
     def zeros(self, count: int) -> Tensor:
         return torch.full((count, self.length), PADDING)
 
     def random(self, count: int, generator: Generator) -> Tensor:
-        return torch.randint(UNKNOWN, len(self.vocabulary), (count, self.length), generator=generator)
+        return torch.randint(UNKNOWN_ID, len(self.vocabulary), (count, self.length), generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
-        repeated = torch.linspace(UNKNOWN, len(self.vocabulary) - 1, 8).long().unsqueeze(1).expand(-1, self.length)
+        repeated = torch.linspace(UNKNOWN_ID, len(self.vocabulary) - 1, 8).long().unsqueeze(1).expand(-1, self.length)
         return torch.cat([self.zeros(1), repeated, self.random(8, generator)])
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
         if not isinstance(given, Tokens):
             raise UsageError(f"{given.records} cannot stand in for token sequences; name auxiliary data of tokens")
         own = {token: number for number, token in enumerate(self.vocabulary)}
-        ids = torch.tensor([own.get(token, UNKNOWN) for token in given.vocabulary], dtype=torch.int64)
+        ids = torch.tensor([own.get(token, UNKNOWN_ID) for token in given.vocabulary], dtype=torch.int64)
         ids[PADDING] = PADDING
         fitted = ids.to(x.device)[x][:, : self.length]
         return torch.nn.functional.pad(fitted, (0, self.length - fitted.shape[1]), value=PADDING)
@@ -89,7 +89,7 @@ class Tokens:
 
     def warning(self, x: Tensor) -> str:
         known = x[x != PADDING]
-        share = (known == UNKNOWN).float().mean().item() if len(known) else 0.0
+        share = (known == UNKNOWN_ID).float().mean().item() if len(known) else 0.0
         if share <= 0.5:
             return ""
         return f"{100 * share:.0f} % of the tokens are unknown, so that every attack looks good; raise the vocabulary"
@@ -104,7 +104,7 @@ class Tokens:
             "most_frequent_by_place": places.argmax(1).to(auxiliary.device),
         }
 
-    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
+    def scores(self, truth: Tensor, guess: Tensor) -> dict[str, RecordValues]:
         """Score guessed text i against true text i, both [N, T]: a dictionary of values [N] in [0, 1], 1 for a perfect
         guess.
 
@@ -132,7 +132,7 @@ class Tokens:
             "exact": (right.sum(1) == there.sum(1)).astype(np.float64),
         }
 
-    def distances(self, guess: Tensor, truth: Tensor) -> Values:
+    def distances(self, guess: Tensor, truth: Tensor) -> RecordValues:
         """Compute one minus the ROUGE-1 of each of G guesses, [G, T], and each of N true texts, [N, T]: float [G, N].
         The share of misplaced tokens, with a tiny weight, breaks ties.
         """

@@ -13,12 +13,12 @@ from typing import ClassVar
 
 from privkit.domains.base import Pools
 from privkit.domains.files import BadRow, advice_on_missing, good_rows, need_root, one_sentence, reason
-from privkit.domains.tokens.reading import Labelled, Length, TextReading, Vocabulary, decoded_text
+from privkit.domains.tokens.reading import Labelled, Length, TextReading, VocabularySize, decoded_text
 from privkit.errors import DataError
 
 ARCHIVE = "aclImdb_v1.tar.gz"
 _URL, MD5 = f"https://ai.stanford.edu/~amaas/data/sentiment/{ARCHIVE}", "7c2ac02c03563afcf9b574c7e56c153a"
-AGAIN = "fetch the official archive again"
+_AGAIN = "fetch the official archive again"
 _LABELS = ("neg", "pos")
 _REVIEW = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d+)_(\d+)\.txt")
 _LISTED = re.compile(r"aclImdb/(train|test)/urls_(neg|pos)\.txt")
@@ -37,7 +37,7 @@ class Imdb(TextReading):
     name: ClassVar[str] = "imdb"
 
     length: Length = 256
-    vocabulary: Vocabulary = 20_000
+    vocabulary: VocabularySize = 20_000
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         root = need_root(self.name, root, f"aclImdb/ or {ARCHIVE}")
@@ -54,7 +54,7 @@ class Imdb(TextReading):
             files = _of_folder(folder) if place == folder else _of_archive(archive)
         if part := files.empty():
             why = f" ({files.damage})" if files.damage else ""
-            raise DataError(f"{self.name}: {place} holds no review of {part}{why}; {AGAIN}")
+            raise DataError(f"{self.name}: {place} holds no review of {part}{why}; {_AGAIN}")
         (train, left_out), (test, also) = (
             good_rows(self.name, place, files.rows(part), _labelled, skip_bad=self.skip_bad_rows)
             for part in ("train", "test")
@@ -117,5 +117,5 @@ def _of_archive(path: Path) -> _Files:
 def _labelled(row: tuple[str, bytes | None]) -> Labelled:
     label, content = row
     if content is None:
-        raise BadRow("is missing" if label in _LABELS else label, AGAIN)
+        raise BadRow("is missing" if label in _LABELS else label, _AGAIN)
     return label, decoded_text(content)

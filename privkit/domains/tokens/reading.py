@@ -20,7 +20,7 @@ from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Checked
 from privkit.domains.base import TEST_ID_OFFSET, Pools, RecordPool
 from privkit.domains.files import BadRow, file_inside, one_sentence, utf8
-from privkit.domains.tokens.domain import UNKNOWN, Tokens
+from privkit.domains.tokens.domain import UNKNOWN_ID, Tokens
 
 _PADDING_NAMES = ("[PAD]", "<pad>")
 _UNKNOWN_NAMES = ("[UNK]", "<unk>")
@@ -60,16 +60,16 @@ def _read_tokenizer(name: str, root: Path, file: str) -> _Subwords:
     return _Subwords(tokenizer=tokenizer, vocabulary=("", "?", *kept), ids=ids)
 
 
-Unit = Literal["words", "characters"]
+TextUnit = Literal["words", "characters"]
 Length = Annotated[int, Ge(1), Le(4096)]  # tokens that are kept of each text
-Vocabulary = Annotated[int, Ge(3), "two ids are padding and unknown"]  # number of ids
+VocabularySize = Annotated[int, Ge(3), "two ids are padding and unknown"]  # number of ids
 
 _WORD = re.compile(r"[\w']+|[^\w\s]")
 
 Labelled = tuple[str, str]  # the label of a text, and the text
 
 
-def _split_text(text: str, unit: Unit) -> list[str]:
+def _split_text(text: str, unit: TextUnit) -> list[str]:
     return _WORD.findall(text.lower()) if unit == "words" else list(text.lower())
 
 
@@ -85,7 +85,7 @@ def read_texts(
     train: Sequence[Labelled],
     test: Sequence[Labelled] = (),
     *,
-    unit: Unit,
+    unit: TextUnit,
     length: int,
     vocabulary: int,
     notes: tuple[str, ...] = (),
@@ -104,7 +104,7 @@ def read_texts(
     known = sorted(counts, key=lambda token: (-counts[token], token))[: vocabulary - 2]
     number = {token: place for place, token in enumerate(known, 2)}
     domain = Tokens(length=length, vocabulary=("", "?", *known), separator=" " if unit == "words" else "")
-    ids = [[[number.get(token, UNKNOWN) for token in tokens[:length]] for tokens in part] for part in parts]
+    ids = [[[number.get(token, UNKNOWN_ID) for token in tokens[:length]] for tokens in part] for part in parts]
     return _numbered_texts(domain, ids, (train, test), notes)
 
 
@@ -151,9 +151,9 @@ class TextReading(Checked):
 
     domain: ClassVar[str] = "tokens"
 
-    unit: Unit = "words"
+    unit: TextUnit = "words"
     length: Length = 32
-    vocabulary: Vocabulary = 2000
+    vocabulary: VocabularySize = 2000
     tokenizer: str = ""
     skip_bad_rows: bool = False
 

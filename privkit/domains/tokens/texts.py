@@ -12,10 +12,18 @@ from typing import ClassVar
 from privkit.constraints import Checked, Count
 from privkit.domains.base import Pools
 from privkit.domains.files import BadRow, check_exists, good_rows, need_root, numbered_lines, utf8
-from privkit.domains.tokens.reading import Labelled, Length, TextReading, Unit, Vocabulary, decoded_text, read_texts
+from privkit.domains.tokens.reading import (
+    Labelled,
+    Length,
+    TextReading,
+    TextUnit,
+    VocabularySize,
+    decoded_text,
+    read_texts,
+)
 from privkit.errors import DataError, shortened
 
-KINDS = {
+_KINDS = {
     "animal": (1_310_000, 2_666_500),
     "artifact": (2_666_500, 4_620_000),
     "food": (7_550_000, 7_935_000),
@@ -44,7 +52,7 @@ class Definitions(Checked):
     domain: ClassVar[str] = "tokens"
 
     length: Length = 16
-    vocabulary: Vocabulary = 2000
+    vocabulary: VocabularySize = 2000
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         return _definitions(self.length, self.vocabulary)
@@ -59,7 +67,7 @@ def _definitions(length: int, vocabulary: int) -> Pools:
     texts = []
     for line in path.read_text(encoding="utf-8").splitlines():
         synset, _, definition = line.partition("\t")
-        kind = next((kind for kind, (low, high) in KINDS.items() if low <= int(synset[1:]) < high), None)
+        kind = next((kind for kind, (low, high) in _KINDS.items() if low <= int(synset[1:]) < high), None)
         if kind is not None:
             texts.append((kind, definition))
     return read_texts(texts, unit="words", length=length, vocabulary=vocabulary)
@@ -106,9 +114,9 @@ class Names(TextReading):
 
     name: ClassVar[str] = "names"
 
-    unit: Unit = "characters"
+    unit: TextUnit = "characters"
     length: Length = 20
-    vocabulary: Vocabulary = 256
+    vocabulary: VocabularySize = 256
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         root = need_root(self.name, root, "data/names/*.txt")
@@ -150,7 +158,7 @@ class AmazonReviews(TextReading):
     name: ClassVar[str] = "amazon_reviews"
 
     length: Length = 128
-    vocabulary: Vocabulary = 20_000
+    vocabulary: VocabularySize = 20_000
     file: str = ""
     rows: Count = 100_000
 

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.papers import paper
-from privkit.papers.contract import ONE_RELEASE
+from privkit.papers.contract import ONE_RELEASE_ASSUMPTION
 from privkit.shared.certificate import Certificate
 
 _Noise = Literal["independent", "backpropagated"]
@@ -82,7 +82,7 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificat
         assumptions=(
             f"one record's replacement moves the released values by at most {float(sensitivity):.6g} in L2",
             *(("above ε = 1 the theorem proves nothing: compared with the exact profile",) if claim >= 1 else ()),
-            ONE_RELEASE,
+            ONE_RELEASE_ASSUMPTION,
         ),
         source=f"{paper('accurate_sl').citation}, Theorem 3.5",
     )

@@ -15,8 +15,8 @@ from privkit.papers.accurate_sl.composition import LowerModel, log10_theorem_a7_
 from privkit.papers.accurate_sl.denoising import (
     CutNoise,
     LinearLayer,
-    best_keep,
-    best_scale,
+    least_mse_keep,
+    least_mse_scale,
     least_variance_for_masking,
     mask_mse,
     mask_scale_gap,
@@ -91,14 +91,14 @@ def _linear_layer() -> Iterator[ComparedClaim]:
 
 def _best_factors(average: LinearLayer, noise: CutNoise) -> ComparedClaim:
     singles = np.quantile(best_scales(Settings(draws=20_000), noise.scale), [0.05, 0.95])
-    best = best_scale(average, noise)
+    best = least_mse_scale(average, noise)
     return ComparedClaim(
         claim=f"Fig. 2: an optimal λ < 1 and, for large noise, an optimal p < 1, at σ = {noise.scale:g}",
         ours=best,
         quantity="best λ of the mean error, 1/(1 + 3σ²)",
         verdict="holds" if best < 1 else "fails",
         why=f"for single layers, the best λ is between {singles[0]:.2f} and {singles[1]:.2f} (5 to 95 %); the best p "
-        f"of the mean error is {best_keep(average, noise):g}",
+        f"of the mean error is {least_mse_keep(average, noise):g}",
     )
 
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from privkit.accountants import validate
 from privkit.papers import paper
-from privkit.papers.contract import ONE_RELEASE
+from privkit.papers.contract import ONE_RELEASE_ASSUMPTION
 from privkit.shared.certificate import Certificate
 
 _Drift = Literal["published", "kairouz_oh_viswanath"]
@@ -94,7 +94,7 @@ def theorem_a7(per_round: Certificate, *, rounds: int, slack: float, lower_model
         objection="; ".join(objections),
         quantities=quantities,
         assumptions=(
-            *(sentence for sentence in per_round.assumptions if sentence != ONE_RELEASE),
+            *(sentence for sentence in per_round.assumptions if sentence != ONE_RELEASE_ASSUMPTION),
             "every round's bound holds whatever the earlier rounds have shown",
             *_TAKEN.get(lower_model, ()),
         ),

@@ -101,7 +101,7 @@ def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
     return (alpha - 1) / (alpha + 1) * layer.signal <= noise.variance * layer.weight
 
 
-def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
+def least_mse_scale(layer: LinearLayer, noise: CutNoise) -> float:
     """The scale λ* in [0, 1] that minimizes `scale_mse`: A/(A + σ²F); 0 if A = 0. Letters are as in `mask_mse`.
 
     Source: derived from Xu et al., Eq. 13.
@@ -109,7 +109,7 @@ def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
     return layer.signal / (layer.signal + noise.variance * layer.weight)
 
 
-def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
+def least_mse_keep(layer: LinearLayer, noise: CutNoise) -> float:
     """The keep probability p* in [0, 1] that minimizes the error `mask_mse`; letters are explained there.
 
     If A > B, p* is (2A − B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an

@@ -34,7 +34,7 @@ _Run = tuple[str, str]  # name of an experiment, and the text of a defense in it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Effect:
+class PublishedEffect:
     """A published statement that one run is more accurate than another."""
 
     claim: str  # the statement, with its table
@@ -55,7 +55,7 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class _JudgedEffect:
-    effect: Effect  # the published statement
+    effect: PublishedEffect  # the published statement
     # difference in accuracy (better − worse) over common seeds, with the fault; None below two common seeds, or if the
     # fault cannot act
     released: Interval | None
@@ -110,10 +110,10 @@ def bounds_of(experiment: str, defense: str) -> dict[str, float]:
 
 
 @cache
-def effects() -> tuple[Effect, ...]:
+def effects() -> tuple[PublishedEffect, ...]:
     """Load the published effects (differences in accuracy between two runs) from `effects.toml`."""
     return tuple(
-        Effect(
+        PublishedEffect(
             claim=entry["claim"],
             better=tuple(entry["better"]),
             worse=tuple(entry["worse"]),
@@ -147,7 +147,7 @@ def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]
     return found
 
 
-def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> _JudgedEffect:
+def effect_verdict(effect: PublishedEffect, found: Mapping[_Run, Mapping[int, float]]) -> _JudgedEffect:
     """Judge an effect by the differences in accuracy between runs with equal seeds; `found` is from `accuracies`."""
     released, sound, exact = (_gaps(effect, found, change) for change in (with_fault, str, _with_derivative))
     common = sorted(sound if effect.no_fault else set(released) & set(sound))
@@ -166,7 +166,9 @@ def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) ->
     return _JudgedEffect(effect=effect, released=with_it, sound=without_it, exact=beside, verdict=verdict)
 
 
-def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Callable[[str], str]) -> dict[int, float]:
+def _gaps(
+    effect: PublishedEffect, found: Mapping[_Run, Mapping[int, float]], change: Callable[[str], str]
+) -> dict[int, float]:
     """Differences of the two runs' accuracies by seed, after `change` is applied to the texts of their defenses."""
     better, worse = (
         found.get((experiment, change(defense)), {}) for experiment, defense in (effect.better, effect.worse)
@@ -182,7 +184,7 @@ def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffe
     longest_first = sorted(by_length, reverse=True) or [(0, "")]
     found = {length: accuracies(by_length.get(length, ())) for length in longest_first}
 
-    def at_its_longest(effect: Effect) -> _JudgedEffect:
+    def at_its_longest(effect: PublishedEffect) -> _JudgedEffect:
         ran = [
             replace(effect_verdict(effect, found[steps, kept]), length=f"{steps} steps, {_KEPT[kept]}" if steps else "")
             for steps, kept in longest_first

@@ -35,13 +35,13 @@ _FACTORS = {
 }
 
 
-def figure(name: str, settings: Settings) -> Figure:
+def draw_figure(name: str, settings: Settings) -> Figure:
     """Simulate and draw the figure "figure_2", "figure_6" or "figure_7" of the paper with these settings."""
     return panels(simulate(settings, SIMULATED[name][1]), settings)
 
 
 FIGURES: Mapping[str, Callable[[], Figure]] = {
-    name: partial(figure, name, settings) for name, (settings, _) in SIMULATED.items()
+    name: partial(draw_figure, name, settings) for name, (settings, _) in SIMULATED.items()
 }
 """File name -> the function that draws the figure."""
 

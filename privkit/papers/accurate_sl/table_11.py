@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from privkit.accountants.bounds import gaussian
 from privkit.papers import paper
 from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5_epsilon, theorem_3_5_limit
-from privkit.papers.contract import ONE_RELEASE
+from privkit.papers.contract import ONE_RELEASE_ASSUMPTION
 from privkit.papers.values import printed
 from privkit.shared.certificate import Certificate
 
@@ -64,7 +64,7 @@ class PrintedBound:
             sound=not objection,
             objection=objection,
             quantities={"exact_epsilon": exact, "formula": 2 * formula},
-            assumptions=(f"{n} released numbers, each in [−1, 1] (tanh)", ONE_RELEASE),
+            assumptions=(f"{n} released numbers, each in [−1, 1] (tanh)", ONE_RELEASE_ASSUMPTION),
             source=f"{paper('accurate_sl').citation}, Table 11",
         )
 

@@ -7,7 +7,7 @@ from math import isfinite, log, sqrt
 from privkit.accountants import validate
 from privkit.accountants.bounds.subsampling import amplify
 from privkit.papers import paper
-from privkit.papers.contract import ONE_RELEASE
+from privkit.papers.contract import ONE_RELEASE_ASSUMPTION
 from privkit.papers.dp_cutmixsl.setting import NAMES, GroupRelease
 from privkit.shared.certificate import Certificate
 
@@ -110,7 +110,7 @@ def _certificate(
         "neighbors differ in one record of one client; the number of clients and their ratios stay the same",
         f"every one of the {setting.dimensions} released coordinates is clamped to an interval of width "
         f"{setting.clip:g} before the noise, and (CutMix) belongs to a masked patch, the class token included",
-        ONE_RELEASE,
+        ONE_RELEASE_ASSUMPTION,
     ]
     if theorem == "Corollary 1":
         assumptions.append("the k clients are a uniform subset, drawn anew and kept secret from the server")

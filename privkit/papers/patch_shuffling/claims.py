@@ -25,7 +25,7 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
         kind="permutation_count",
         statement=(
             f"Proposition 2 as published: σ-privacy over {tokens}·{batch} patches, 10^{total:.1f} permutations "
-            f"(Eq. 7); {certificates.NOT_DP}"
+            f"(Eq. 7); {certificates.REORDERING_NOT_DP}"
         ),
         method="counts as published",
         sound=holds,

@@ -20,7 +20,7 @@ from privkit.accountants.bounds.renyi import HIGH_ORDERS, SAMPLED_ORDERS, canonn
 from privkit.accountants.bounds.renyi_composition import renyi_bound, renyi_curves
 from privkit.accountants.bounds.sampled import GaussianRelease, Sampling
 from privkit.accountants.bounds.step import Steps
-from privkit.accountants.bounds.truncated_losses import LARGEST_SHIFT, discretized, moved
+from privkit.accountants.bounds.truncated_losses import OVERFLOW_SHIFT, discretized, moved
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio
 from privkit.accountants.spec.parts import Mixup, Noise, WithoutReplacement
@@ -60,7 +60,7 @@ def test_both_directions_hold_all_of_their_mass() -> None:
 
 def test_large_shifts_keep_their_digits() -> None:
     """Rounding made mass at low outputs, of which a moment subtracts the whole: ε of the first run was 941."""
-    shifts = np.linspace(3, LARGEST_SHIFT, 50)
+    shifts = np.linspace(3, OVERFLOW_SHIFT, 50)
     one = np.ones(shifts.size)
     losses = discretized(shifts, 0.01 * one, one, one > 0, 1e-3 * one)
     np.testing.assert_allclose(losses.mass.sum(1), 1, atol=1e-12)
@@ -228,7 +228,7 @@ def test_what_lies_beyond_the_grid_is_charged(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
 def test_one_release_from_k_of_n_is_above_its_exact_profile(delta: float) -> None:
-    for mu in (1e-4, 0.05, 0.7, 2.0, LARGEST_SHIFT):
+    for mu in (1e-4, 0.05, 0.7, 2.0, OVERFLOW_SHIFT):
         for rate in (1e-5, 0.01, 0.3, 0.999):
             run = [(GaussianRelease(mu=mu, rate=rate, sampling="without_replacement"), 1)]
             exact = 0.0 if delta >= rate else subsampling.amplify(gaussian.epsilon(delta / rate, mu), rate)
@@ -262,7 +262,7 @@ def test_answers_do_not_depend_on_the_batch_and_fall_with_delta(monkeypatch: pyt
     alone = [one.epsilon(delta).value for one, delta in zip(bounds, deltas, strict=True)]
     for shifts in (coarse_module._SHIFTS, 7, 1):
         monkeypatch.setattr(coarse_module, "_SHIFTS", shifts)
-        together = bound.epsilons(bounds, np.array(deltas))
+        together = bound.batched_epsilons(bounds, np.array(deltas))
         assert [one.value for one in together] == pytest.approx(alone, rel=1e-9)
     for one in bounds[:10]:
         values = [one.epsilon(delta).value for delta in (1e-12, 1e-8, 1e-4, 0.3)]
@@ -277,9 +277,9 @@ def test_answers_do_not_depend_on_the_blocks_in_which_nodes_are_summed(
     """Blocks of one node are a plain sum over all nodes, and the smallest grid is one block of 512."""
     runs, deltas = zip(*[draw(seed) for seed in range(60)], strict=True)
     bounds = [coarse(run) for run in runs]
-    usual = [one.value for one in bound.epsilons(bounds, np.array(deltas))]
+    usual = [one.value for one in bound.batched_epsilons(bounds, np.array(deltas))]
     monkeypatch.setattr(coarse_module, "_BLOCK", block)
-    assert [one.value for one in bound.epsilons(bounds, np.array(deltas))] == pytest.approx(usual, rel=1e-9)
+    assert [one.value for one in bound.batched_epsilons(bounds, np.array(deltas))] == pytest.approx(usual, rel=1e-9)
 
 
 def test_what_is_no_number_proves_nothing() -> None:
@@ -304,7 +304,7 @@ def test_what_it_does_not_hold_for() -> None:
 
 def test_few_orders_find_the_smallest_of_all() -> None:
     runs, deltas = zip(*[draw(seed, 5.0) for seed in range(300)], strict=True)
-    found = bound.epsilons([renyi_bound(run) for run in runs], np.array(deltas))
+    found = bound.batched_epsilons([renyi_bound(run) for run in runs], np.array(deltas))
     every = canonne(SAMPLED_ORDERS, renyi_curves(runs, SAMPLED_ORDERS), np.array(deltas)[:, None]).min(1)
     orders = np.concatenate(HIGH_ORDERS)
     high = canonne(orders, renyi_curves(runs, orders), np.array(deltas)[:, None]).min(1)

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from privkit.accountants.bounds import likelihood_sums
-from privkit.accountants.bounds.likelihood_sums import FINE_KINDS, KINDS, excess, hidden_delta
+from privkit.accountants.bounds.likelihood_sums import COARSE_KINDS, FINE_KINDS, excess, hidden_delta
 from privkit.accountants.bounds.third_record import Gram, triples
 
 Array = NDArray[np.float64]
@@ -97,11 +97,11 @@ def test_far_tails_of_rows_lie_below_the_sum(rests: tuple[int, ...], mu: float, 
     ]
     gains = likely * np.maximum(ratios[0] - exp(epsilon) * ratios[1], 0.0)
     assert gains.std() < 0.2 * sqrt(samples) * gains.mean()
-    for kinds in (KINDS, FINE_KINDS):
+    for kinds in (COARSE_KINDS, FINE_KINDS):
         assert gains.mean() - 4 * gains.std() / sqrt(samples) <= by_contour(epsilon, mu, ((1, places),), kinds)
 
 
-def both(epsilon: float, mu: float, rows: likelihood_sums.Rows, kinds: tuple[Gram, ...]) -> tuple[float, float]:
+def both(epsilon: float, mu: float, rows: likelihood_sums.RowWeights, kinds: tuple[Gram, ...]) -> tuple[float, float]:
     """The bound by the contour, and that by convolution with the longest grid."""
     weights, counts = np.array(rows, float).T
     strikes, calls, interval = likelihood_sums._calls(epsilon, mu, kinds)
@@ -113,7 +113,7 @@ def both(epsilon: float, mu: float, rows: likelihood_sums.Rows, kinds: tuple[Gra
     return contour, likelihood_sums._by_convolution(terms, interval, some, 1e-12)
 
 
-def by_contour(epsilon: float, mu: float, rows: likelihood_sums.Rows, kinds: tuple[Gram, ...]) -> float:
+def by_contour(epsilon: float, mu: float, rows: likelihood_sums.RowWeights, kinds: tuple[Gram, ...]) -> float:
     """The first of both bounds alone."""
     return both(epsilon, mu, rows, kinds)[0]
 
@@ -126,7 +126,7 @@ def by_contour(epsilon: float, mu: float, rows: likelihood_sums.Rows, kinds: tup
         (((1, 300), (2, 30), (4, 5)), 10.0),  # with a few heavy rows, the convolution is better
     ],
 )
-def test_the_contour_of_one_triple_is_tight_if_rows_are_alike(rows: likelihood_sums.Rows, most: float) -> None:
+def test_the_contour_of_one_triple_is_tight_if_rows_are_alike(rows: likelihood_sums.RowWeights, most: float) -> None:
     for mu, epsilon in ((0.1, 0.0), (0.1, 0.01), (0.3, 0.03), (0.3, 0.06), (0.6, 0.1)):
         contour, exact = both(epsilon, mu, rows, ((1.0, 1.0, 0.5),))
         assert 0.99 * exact < contour < most * exact
@@ -136,7 +136,7 @@ def test_the_contour_of_one_triple_is_tight_if_rows_are_alike(rows: likelihood_s
 @pytest.mark.parametrize("mu", [0.8, 0.3])
 def test_rows_of_each_weight_may_hold_another_record(mu: float) -> None:
     """Each weight has its own kind of triple: no choice of kinds exceeds one of both bounds."""
-    rows: likelihood_sums.Rows = ((3, 40), (4, 30), (6, 10), (20, 1))
+    rows: likelihood_sums.RowWeights = ((3, 40), (4, 30), (6, 10), (20, 1))
     random, samples, weights = np.random.default_rng(8), 8_000, np.repeat(*np.array(rows).T) / 320
     seen = random.normal(size=(samples, weights.size, 2))
     for held in product(range(3), repeat=3):
@@ -148,7 +148,7 @@ def test_rows_of_each_weight_may_hold_another_record(mu: float) -> None:
         for epsilon in (0.0, 0.1):
             gains = np.maximum(ratios[0] - exp(epsilon) * ratios[1], 0.0)
             least = gains.mean() - 5 * gains.std() / sqrt(samples)
-            assert least <= min(both(epsilon, mu, rows, KINDS)) + 1e-12
+            assert least <= min(both(epsilon, mu, rows, COARSE_KINDS)) + 1e-12
 
 
 @pytest.mark.parametrize("deviations", [0.2, 1.0, 6.0])
@@ -173,7 +173,7 @@ def weighed(sums: Array, slopes: Array, shares: Array) -> Array:
 def test_few_rows_of_a_large_shift_are_convolved() -> None:
     """Their sum is far from normal, and its contour far above what any records do."""
     rows, mu, epsilon = ((1, 33), (2, 27), (4, 4), (7, 1)), 1.3, 4.0
-    contour, convolution = both(epsilon, mu, rows, KINDS)
+    contour, convolution = both(epsilon, mu, rows, COARSE_KINDS)
     assert hidden_delta(epsilon, mu, rows) == pytest.approx(convolution, rel=0.03)
     assert convolution < contour / 100
 
@@ -181,8 +181,8 @@ def test_few_rows_of_a_large_shift_are_convolved() -> None:
 @pytest.mark.parametrize(
     ("epsilon", "mu", "rows"), [(1.457, 0.0038, ((1, 72136), (269, 1))), (0.597, 0.00184, ((1, 41), (278, 1)))]
 )
-def test_what_is_far_from_the_mean_is_a_number(epsilon: float, mu: float, rows: likelihood_sums.Rows) -> None:
-    for kinds in (KINDS, ((1.0, 1.0, 0.5),), ((1e-6, 1.0, 0.0),)):
+def test_what_is_far_from_the_mean_is_a_number(epsilon: float, mu: float, rows: likelihood_sums.RowWeights) -> None:
+    for kinds in (COARSE_KINDS, ((1.0, 1.0, 0.5),), ((1e-6, 1.0, 0.0),)):
         with np.errstate(all="raise", under="ignore"):
             assert 0 <= hidden_delta(epsilon, mu, rows, kinds) < 1e-11
 

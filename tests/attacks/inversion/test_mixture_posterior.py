@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.inversion.mixture_model import Equations, Model, Rows, linked, principal_features
+from privkit.attacks.inversion.mixture_model import Equations, MixedRows, Model, linked, principal_features
 from privkit.attacks.inversion.mixture_posterior import MixturePosterior
 from privkit.defenses.base import Defense
 from privkit.defenses.cutmix import RandomCutMix
@@ -143,12 +143,12 @@ def test_maps_without_a_fold_never_saw_it() -> None:
     linear, draws = Linear(0.3, cells=5), Generator().manual_seed(5)
     features = principal_features(OWN.flatten(1), 30)
     folds = torch.arange(len(OWN)).split(400)
-    rows = [Rows.joined([Rows.of(linear.query, OWN, fold, 40, draws) for _ in range(3)]) for fold in folds]
+    rows = [MixedRows.joined([MixedRows.of(linear.query, OWN, fold, 40, draws) for _ in range(3)]) for fold in folds]
     equations = [Equations(features, CLIENTS) for _ in folds]
     for one, some in zip(equations, rows, strict=True):
         one.add(some)
     alone = Equations(features, CLIENTS)
-    alone.add(Rows.joined(rows[1:]))
+    alone.add(MixedRows.joined(rows[1:]))
     torch.testing.assert_close(Equations.together(equations[1:]).maps(), alone.maps(), rtol=1e-3, atol=1e-4)
     assert not torch.allclose(Equations.together(equations).maps(), alone.maps(), rtol=1e-2, atol=1e-3)
 

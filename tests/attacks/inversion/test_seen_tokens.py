@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.assign import in_order
+from privkit.attacks.assign import cheapest_in_order
 from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.ridge import Ridge
@@ -194,4 +194,4 @@ def test_places_in_order_are_the_cheapest_of_all(length: int) -> None:
     costs = torch.randn(20, length, 5, generator=Generator().manual_seed(length))
     every = torch.tensor(list(combinations(range(5), length)))
     totals = torch.stack([costs[:, torch.arange(length), places].sum(1) for places in every], 1)
-    assert torch.equal(in_order(costs), every[totals.argmin(1)])
+    assert torch.equal(cheapest_in_order(costs), every[totals.argmin(1)])

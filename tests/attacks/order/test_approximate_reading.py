@@ -14,7 +14,7 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.known_lower import before_block
 from privkit.attacks.order.approximate_reading import even_heaps, heaps, labelled_heaps
 from privkit.attacks.order.own_tokens import OwnTokens, own_tokens
-from privkit.attacks.order.token_reading import AffineMap, multiplicities
+from privkit.attacks.order.token_reading import AffineMap, patch_copies
 from privkit.attacks.patches import Geometry
 from privkit.attacks.query_rules import QueryRules
 from privkit.audit.run import run_audit
@@ -140,7 +140,7 @@ def test_says_that_tokens_do_not_show_their_patches(share: float) -> None:
 
 
 def test_heaps_are_named_by_their_sizes() -> None:
-    several = torch.tensor(multiplicities(T))
+    several = torch.tensor(patch_copies(T))
     draws = Generator().manual_seed(1)
     centers = torch.randn(3, len(several), 8, generator=draws)
     messages = centers.repeat_interleave(BATCH * several, 1)
