@@ -40,6 +40,10 @@ _FEW_ORDERS = (
     "nothing is claimed: so many tokens of a batch are equal that its order is no secret; no differential privacy"
 )
 
+_TOGETHER = (
+    "two patches of one image are in one output more often than patches of two images, and every round shows this again"
+)
+
 _ONCE = "exchanging equal patches counts as no change of order; other records may have more equal patches"
 
 
@@ -162,8 +166,7 @@ def batch_shuffle(
             READ_AS[variant],
             f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {_ten_to(worth)}",
             "Proposition 2, σ-privacy over all patches of the batch, is false as soon as a patch is kept",
-            "two patches of one image are in one output more often than patches of two images, and every round shows "
-            "this again",
+            *((_TOGETHER,) if tokens > 1 and kept > 0 else ()),
             NO_POSTERIOR,
         ),
         source="Yao et al., patch shuffling, Eq. 7, Eq. 8, Algorithm 2",

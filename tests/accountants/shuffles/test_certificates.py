@@ -156,3 +156,11 @@ def test_one_order_is_no_secret() -> None:
 def test_a_batch_of_one_has_no_batch_certificate() -> None:
     with pytest.raises(ValueError, match="mixes nothing"):
         certificates.batch_shuffle(tokens=4, batch=1, kept=1)
+
+
+@pytest.mark.parametrize(("tokens", "kept", "said"), [(4, 0, False), (1, 1, False), (4, 1, True), (4, 4, True)])
+def test_patches_that_meet_more_often_are_reported_only_if_they_do(tokens: int, kept: int, said: bool) -> None:
+    found = certificates.batch_shuffle(tokens=tokens, batch=3, kept=kept)
+    assert any("more often than patches of two images" in line for line in found.assumptions) == said
+    if tokens > 1:
+        assert (found.quantities["same_image_meets"] > found.quantities["other_image_meets"]) == said
