@@ -75,12 +75,14 @@ class QueryResult:
 
     @classmethod
     def row_by_row(cls, view: View) -> QueryResult:
-        """The answer to a query whose released row n belongs to the n-th sent image."""
+        """The answer to a query whose released row n, in `view`, belongs to the n-th sent image."""
         return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
-        """For each sent image, the index of its released row, int64 [images]; raises `NotApplicable` unless each row
-        belongs to one image and each image has one row.
+        """For each of N = `images` sent images, the index of its released row, int64 [N].
+
+        Raises `NotApplicable` unless each row belongs to one image and each image has one row; the message names the
+        attack, `asking`.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -153,15 +155,15 @@ class Session(Protocol):
         return None
 
     def save(self, state: dict[str, Any]) -> None:
-        """Keep a state of tensors, numbers, strings, lists and dicts; a session may skip some saves to save time."""
+        """Keep a `state` of tensors, numbers, strings, lists and dicts; a session may skip some saves to save time."""
         return
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Save a state at once, for example the last good one of a training that diverged."""
+        """Save a `state` at once, for example the last good one of a training that diverged."""
         return
 
     def report(self, done: int, total: int, value: float) -> None:
-        """Report that `done` of `total` epochs are finished, with the newest value of the curve."""
+        """Report that `done` of `total` epochs are finished; `value` is the objective after the last one."""
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
@@ -182,7 +184,8 @@ Output = TypeVar("Output", covariant=True)
 class Mounting(Generic[Held, Output]):
     """An attack's declaration of the conditions under which an audit must run it.
 
-    Control experiments test an attack: it must succeed on an easy release, and must fail on pure noise.
+    Control experiments test an attack: it must succeed on an easy release, and must fail on pure noise. `Held` is the
+    class of the attack's observation, and `Output` the class of its result.
 
     Attributes:
         passes: number ≥ 1 of times that the clients must send the attacked images.
@@ -204,7 +207,8 @@ class Mounting(Generic[Held, Output]):
         shadow_models: number ≥ 0 of shadow models that the attack trains.
         labeled: number ≥ 0 of records per label whose label the attack knows. With 0, an attack that uses known labels
             gets one record with the positive label in each round.
-        gradients: whether the attack reads the returned gradients, and so needs a lower segment that is trained.
+        gradients: for an attack on labels, whether it reads the returned gradients, and so needs a lower segment that
+            is trained; other attacks leave it unchanged.
         architecture_only: whether the attack uses only the architecture of a lower segment, and not the weights.
         short_of_published: why the attack is weaker than published, in a sentence; empty if it is not.
     """
@@ -253,27 +257,27 @@ class Attack(Protocol[Held, Output]):
         """Run the attack on an observation. The same generator state gives the same bits on the same CPU.
 
         Args:
-            observation: the adversary's observation.
+            observation: what the adversary has: the recorded rounds, the fields in `needs`, and any fields in `uses`.
             generator: a CPU generator, the only source of randomness.
             session: object that saves the state of a long attack and reports its progress; None for neither.
 
         Returns:
-            The attack's output, in the form of its goal, such as a `Reconstruction` or `Scores`.
+            The attack's output, in the form of its goal: a `Reconstruction` of the records, or `Scores` of examples.
 
         Raises:
-            NotApplicable: if the attack cannot run on this observation.
+            NotApplicable: if the attack cannot run on this observation; the message says why.
             AttackDiverged: if the attack's training is not finite; the last good state is kept.
         """
 
 
-class ReconstructingAttack(Checked):
+class ReconstructingAttack(Checked, Attack[Any, Any]):
     """Base of privkit's own attacks that reconstruct records, with the declarations that most of them share."""
 
     goal: ClassVar[str] = "reconstruct"
     uses: ClassVar[frozenset[str]] = frozenset()
 
 
-class NamingAttack(Checked):
+class NamingAttack(Checked, Attack[Any, Any]):
     """Base of privkit's own attacks on labels, with the declarations that most of them share."""
 
     goal: ClassVar[str] = "labels"

@@ -220,7 +220,7 @@ class Row(Frozen):
     training_curve: tuple[float, ...] = ()
     validation_curve: tuple[dict[str, float], ...] = ()
     best_epoch: int | None = None
-    kept: Literal["last", "best"] = "last"
+    kept: Literal["last", "best", "best_test"] = "last"
     auc_curve: tuple[Interval, ...] = ()
     attack_curve: tuple[float, ...] = ()
     seconds: Seconds | None = None

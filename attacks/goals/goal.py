@@ -16,23 +16,28 @@ if TYPE_CHECKING:
 class Goal:
     """The aim of attacks, such as reconstructing records, and how attacks with this aim are run and tested.
 
-    `controls` runs control experiments, in which an attack must succeed on an easy task or fail on noise. Its arguments
-    are the attack, a seed, and an observation of images, which only reconstruction uses.
+    Attributes:
+        observation: class of what the adversary observes; an attack's `needs` and `uses` name fields of it.
+        controls: runs control experiments, in which an attack must succeed on an easy task or fail on noise. Its
+            arguments are the attack, a seed, and an observation of images, which only reconstruction uses.
+        fields: attributes that an attack must declare in addition to the contract of `Attack`.
+        reconstructs: whether attacks with this goal reconstruct records.
+        untuned: why attacks cannot be tuned; empty if they can.
     """
 
     observation: type[Observation]
     controls: Callable[[Any, int, Any], tuple[Control, ...]]
-    fields: tuple[str, ...] = ()  # attributes that an attack must declare in addition to the contract of `Attack`
-    reconstructs: bool = False  # whether attacks with this goal reconstruct records
-    untuned: str = "only attacks that reconstruct records are tuned"  # why attacks cannot be tuned; empty if they can
+    fields: tuple[str, ...] = ()
+    reconstructs: bool = False
+    untuned: str = "only attacks that reconstruct records are tuned"
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:
-        """The kinds of records, such as "images", that an attack reconstructs; empty for other goals."""
+        """The kinds of records, such as "images", that an `attack` reconstructs; empty for other goals."""
         return attack.mounting.domains if self.reconstructs else ()
 
 
 def goal_of(attack: AnyAttack) -> Goal:
-    """Look up the `Goal` of an attack: an entry of `GOALS`, or the author's own goal, named "module:object". Raises a
+    """Look up the `Goal` of an `attack`: an entry of `GOALS`, or the author's own goal, named "module:object". Raises a
     `TypeError` if there is no such goal.
 
     >>> from privkit.attacks.inversion.floors import MidGrey

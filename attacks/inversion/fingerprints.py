@@ -60,6 +60,11 @@ class Fingerprints(ReconstructingAttack):
         components: number ≥ 1 of inputs of each client's regression, divided equally among an image's tokens; the
             inputs are each token's largest principal components.
 
+    Raises:
+        NotApplicable: by `run`, if releases are not a grid of tokens, it is unknown which clients a row mixes, the
+            adversary's images fill fewer than five rounds, tokens change from one sending to the next, a client has
+            fewer than 50 complete token sets, or clients cannot be distinguished.
+
     The result's `curve` is one number, the MSE on two rounds of the adversary's images that are attacked as a test.
 
     Source: privkit's own. That a network leaves marks in its output: Yu et al. 2019, "Attributing fake images to GANs".
@@ -77,12 +82,6 @@ class Fingerprints(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect the adversary's token sets, find places, learn the tokens' distributions, and decode attacked rows.
-
-        Raises `NotApplicable` if releases are not a grid of tokens, it is unknown which clients a row mixes, the
-        adversary's images fill fewer than five rounds, tokens change from one sending to the next, a client has fewer
-        than 50 complete token sets, or clients cannot be distinguished.
-        """
         check_forms(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
         first = views[0]

@@ -72,11 +72,8 @@ class FORA(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Declare how an audit runs the attack: for 1.5 times the audit's epochs, because two networks must converge
-        before the decoder is useful.
-        """
         return replace(
-            mounted(self, 1.5, _CONTROL_STEPS),
+            mounted(self, 1.5, _CONTROL_STEPS),  # two networks must converge before the decoder is useful
             passes=self.passes,
             control_side=8,
             short_of_published=short_of_published(self.epochs, "1.5 times", _PUBLISHED_STEPS, _PUBLISHED_BATCH),

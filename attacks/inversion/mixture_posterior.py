@@ -52,6 +52,10 @@ class MixturePosterior(ReconstructingAttack):
         epochs: number ≥ 0 of epochs in which a network learns to correct the guesses; 0 keeps the Gaussian model's.
         width: number ≥ 1 of units in each of the network's two hidden layers.
 
+    Raises:
+        NotApplicable: by `run`, if it is hidden which clients are mixed or with which weights, the adversary's images
+            fill fewer than three rounds, a release has more than 8,192 numbers, or an answer is not finite.
+
     Four models are fitted, each without a quarter of the adversary's images. The models' errors at left-out images
     resemble their errors at attacked images; a residual network learns to correct them. The network does not learn from
     the first quarter. The result's `curve` is the MSE on this quarter: first of the Gaussian model, then of the network
@@ -73,9 +77,6 @@ class MixturePosterior(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Declare how an audit runs the attack: control experiments (tests of the attack) train it for few steps. There
-        is no untrained version, as the posterior is learned.
-        """
         return Mounting(
             passes=self.passes,
             undoes=frozenset({"maps", "scales", "masks", "mixes"}),
@@ -85,11 +86,6 @@ class MixturePosterior(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send the adversary's images, solve for the clients' maps, and then for the attacked images.
-
-        Raises `NotApplicable` if it is hidden which clients are mixed or with which weights, the adversary's images
-        fill fewer than three rounds, a release has more than 8,192 numbers, or an answer is not finite.
-        """
         check_forms(self, observation)
         rounds = by_round(observation.views, self.passes, mixed=True)
         attacked = [linked(same) for same in rounds]

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.base import Session, given
+from privkit.attacks.base import Attack, Session, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.known_lower import frozen
@@ -21,7 +21,7 @@ _CONTROL_EPOCHS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class PCAT(Checked):
+class PCAT(Checked, Attack[ImageObservation, Reconstruction]):
     """Train a pseudo-client, whose releases the server's segment classifies correctly, and a decoder of its releases.
 
     A release is the smashed data that a client sends. The pseudo-client, a substitute for the client, follows the
@@ -69,9 +69,8 @@ class PCAT(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Declare how an audit runs the attack: for 1.5 times the audit's epochs, since an epoch is cheap."""
         return replace(
-            mounted(self, 1.5),
+            mounted(self, 1.5),  # an epoch is cheap
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
             passes=self.passes,
             control_side=8,

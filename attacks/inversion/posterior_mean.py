@@ -61,6 +61,9 @@ class PosteriorMean(ReconstructingAttack):
             constant guess. At 0 the guess is the posterior mean; a larger weight identifies more images, but
             reconstructs them less exactly.
 
+    Raises:
+        NotApplicable: by `run`, if a released row mixes images, or the adversary's images fill fewer than two rounds.
+
     Source: privkit's own. The posterior mean has the least squared error of all guesses (Robert 2007, §2.5.1); clamping
     under heavy-tailed noise: Huber 1964. The contrastive error is InfoNCE (van den Oord et al. 2018) on pixel
     distances, with a learned temperature.
@@ -103,10 +106,6 @@ class PosteriorMean(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send the adversary's images, average their releases, train the network, and decode the attacked releases.
-
-        Raises `NotApplicable` if a released row mixes images, or the adversary's images fill fewer than two rounds.
-        """
         check_rows(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
         own, device = whole_rounds(self, observation, 2), views[0].smashed.device

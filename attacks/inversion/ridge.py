@@ -57,6 +57,10 @@ class Ridge(ReconstructingAttack):
             (`followed_tokens`). In table rows, it puts each token in the column whose own tokens are nearest
             (`field_order`). It needs `passes` = 1.
 
+    Raises:
+        NotApplicable: by `run`, if the adversary's images fill fewer than three rounds, or a table has too many
+            categories; if `passes` > 1, also in the cases of `Unmix`.
+
     The network does not learn from a third of the adversary's images. The result's `curve` is the MSE on this third
     (with `contrast`, the weighted loss): of the regression, then of the network after each epoch. The network's
     correction is multiplied by the factor in [0, 1] that fits this third best.
@@ -83,9 +87,6 @@ class Ridge(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Declare how an audit runs the attack: control experiments (tests of the attack) train it for few steps. There
-        is no untrained version, as the regression is learned.
-        """
         undoes = {"maps", "scales", "masks", "mixes"} if self.order == "released" else {"maps", "scales", "permutes"}
         return Mounting(
             passes=self.passes,
@@ -97,11 +98,6 @@ class Ridge(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Query the clients, fit the regression, and refine its guesses.
-
-        Raises `NotApplicable` if the adversary's images fill fewer than three rounds, or a table has too many
-        categories; if `passes` > 1, also in the cases of `Unmix`.
-        """
         check_forms(self, observation)
         to_seats = None
         if self.passes > 1:

@@ -77,11 +77,8 @@ class SDAR(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Declare how an audit runs the attack: for half of the audit's epochs, since an epoch costs twice as much as
-        in other attacks.
-        """
         return replace(
-            mounted(self, 0.5),
+            mounted(self, 0.5),  # an epoch costs twice as much as in other attacks
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
             passes=self.passes,
             control_side=8,

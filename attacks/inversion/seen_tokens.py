@@ -58,6 +58,11 @@ class SeenTokens(ReconstructingAttack):
         contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
             error. A larger weight identifies more images, but reconstructs them less exactly.
 
+    Raises:
+        NotApplicable: by `run`, if releases are vectors, the mixing is secret or adds tokens, the adversary's images
+            fill fewer than two rounds, or an answer is not finite; for dropped tokens, also in the cases of
+            `dropped_places`.
+
     The result's `curve` is the error on a held-out tenth of the adversary's images: first of the linear guesses, then
     of the network after each epoch. The network's correction is multiplied by the factor in [0, 1] that fits these
     images best.
@@ -77,9 +82,6 @@ class SeenTokens(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Declare how an audit runs the attack: control experiments (tests of the attack) train it for few steps. There
-        is no untrained version, as the linear guess is learned.
-        """
         return Mounting(
             undoes=frozenset({"maps", "masks", "mixes"}),
             any_tokens=True,
@@ -89,11 +91,6 @@ class SeenTokens(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send the adversary's images, collect their tokens, solve one regression for each attacked row, and refine.
-
-        Raises `NotApplicable` if releases are vectors, the mixing is secret or adds tokens, the adversary's images fill
-        fewer than two rounds, or an answer is not finite; for dropped tokens, also in the cases of `dropped_places`.
-        """
         check_forms(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
         if views[0].smashed.ndim == 2:

@@ -52,11 +52,29 @@ class TokenDecoder(ReconstructingAttack):
         passes: how many times ≥ 1 the same attacked texts were sent, one complete sending after another. A text's
             releases are averaged or, if mixed, separated. The adversary sends its own texts as many times.
 
+    Raises:
+        NotApplicable: by `run`, if a release has no token for each word, if tokens come back in other places, or if the
+            adversary's texts do not fill a round; for mixed texts, also in the cases of `Unmix`.
+
     The result's `curve` is the cross-entropy of words on a held-out tenth of the adversary's texts.
 
     Source: privkit's own; discriminants by Fisher 1936. Decoders of hidden states: Song and Raghunathan 2020,
     "Information leakage in embedding models", §4; Wan et al. 2024, "Information leakage from embedding in large
     language models".
+
+    >>> from privkit.attacks.base import QueryResult, View
+    >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
+    >>> def query(texts: Tensor, coins: Generator) -> QueryResult:
+    ...     members = torch.arange(len(texts)).unsqueeze(1)
+    ...     return QueryResult(view=View(round=0, smashed=vectors[texts]), members=members)
+    >>> own = torch.randint(1, 9, (300, 4), generator=draws)
+    >>> private = torch.randint(1, 9, (10, 4), generator=draws)
+    >>> observation = ImageObservation(
+    ...     views=[query(private, draws).view], image_shape=(4,), batch_size=10, auxiliary=own, query=query
+    ... )
+    >>> found = TokenDecoder(epochs=1).run(observation, Generator().manual_seed(0)).images
+    >>> (found == private).float().mean().item() > 0.95
+    True
     """
 
     name: ClassVar[str] = "token_decoder"
@@ -79,26 +97,6 @@ class TokenDecoder(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send the adversary's texts, train the network, and decode the released tokens; see `Attack.run`.
-
-        Raises:
-            NotApplicable: if a release has no token for each word, if tokens come back in other places, or if the
-                adversary's texts do not fill a round; for mixed texts, also in the cases of `Unmix`.
-
-        >>> from privkit.attacks.base import QueryResult, View
-        >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
-        >>> def query(texts: Tensor, coins: Generator) -> QueryResult:
-        ...     members = torch.arange(len(texts)).unsqueeze(1)
-        ...     return QueryResult(view=View(round=0, smashed=vectors[texts]), members=members)
-        >>> own = torch.randint(1, 9, (300, 4), generator=draws)
-        >>> private = torch.randint(1, 9, (10, 4), generator=draws)
-        >>> observation = ImageObservation(
-        ...     views=[query(private, draws).view], image_shape=(4,), batch_size=10, auxiliary=own, query=query
-        ... )
-        >>> found = TokenDecoder(epochs=1).run(observation, Generator().manual_seed(0)).images
-        >>> (found == private).float().mean().item() > 0.95
-        True
-        """
         check_inputs(self, observation)
         to_seats = None
         if observation.views[0].mixed > 1:

@@ -64,11 +64,26 @@ class TokenSearch(ReconstructingAttack):
         passes: how many times ≥ 1 the same attacked texts were sent, one complete sending after another. A text's
             releases are averaged.
 
+    Raises:
+        NotApplicable: by `run`, if a release has no token for each word, the number of words is unknown, or the lower
+            segment's tokens have another size than the released tokens.
+
     The result's `curve` is the mean squared difference between release and output after each epoch, as a share of the
     release's variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.
 
     Source: privkit's own. Searching a causal model from left to right: Nikolaou et al. 2025, "Language models are
     injective and hence invertible" (arXiv:2510.15511); candidates one place at a time: Ebrahimi et al. 2018, "HotFlip".
+
+    >>> from privkit.attacks.base import View
+    >>> mixing = torch.nn.RNN(8, 8, batch_first=True)
+    >>> lower = torch.nn.Sequential(torch.nn.Embedding(50, 8), mixing, type("First", (torch.nn.Module,), {
+    ...     "forward": lambda self, both: both[0]})())
+    >>> private = torch.randint(1, 50, (20, 6), generator=Generator().manual_seed(1))
+    >>> views = [View(round=0, smashed=lower(private).detach())]
+    >>> seen = ImageObservation(views=views, image_shape=(6,), batch_size=20, lower=lower)
+    >>> found = TokenSearch().run(seen, Generator().manual_seed(0))
+    >>> (found.images == private).float().mean().item() > 0.95
+    True
     """
 
     name: ClassVar[str] = "token_search"
@@ -92,23 +107,6 @@ class TokenSearch(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Guess the word at each place, and improve the guesses by the search; see `Attack.run`.
-
-        Raises:
-            NotApplicable: if a release has no token for each word, the number of words is unknown, or the lower
-                segment's tokens have another size than the released tokens.
-
-        >>> from privkit.attacks.base import View
-        >>> mixing = torch.nn.RNN(8, 8, batch_first=True)
-        >>> lower = torch.nn.Sequential(torch.nn.Embedding(50, 8), mixing, type("First", (torch.nn.Module,), {
-        ...     "forward": lambda self, both: both[0]})())
-        >>> private = torch.randint(1, 50, (20, 6), generator=Generator().manual_seed(1))
-        >>> views = [View(round=0, smashed=lower(private).detach())]
-        >>> seen = ImageObservation(views=views, image_shape=(6,), batch_size=20, lower=lower)
-        >>> found = TokenSearch().run(seen, Generator().manual_seed(0))
-        >>> (found.images == private).float().mean().item() > 0.95
-        True
-        """
         check_rows(self, observation)
         observation = averaged_passes(observation, self.passes, self.name)
         views = observation.views

@@ -48,6 +48,10 @@ class Union(ReconstructingAttack):
         doublings: largest number of times that the epochs are doubled, as long as this lowers the error on held-out
             images by more than 5 %; None trains in one learning-rate cycle.
 
+    Raises:
+        NotApplicable: by `run`, if releases are not tokens, it is unknown which rows hold the same record, or most
+            tokens change when an image is sent again.
+
     Source: privkit's own; intersection attacks on mixes (Berthold, Pfitzmann and Standtke 2001) also link messages by
     recurrence.
     """
@@ -67,12 +71,6 @@ class Union(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect tokens, train a decoder on the adversary's token sets, and decode the attacked images' sets.
-
-        Raises:
-            NotApplicable: if releases are not tokens, it is unknown which rows hold the same record, or most tokens
-                change when an image is sent again.
-        """
         check_inputs(self, observation)
         rounds = by_round(observation.views, self.passes, mixed=True)
         query, device = given(observation.query), observation.views[0].smashed.device

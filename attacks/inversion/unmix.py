@@ -54,6 +54,10 @@ class Unmix(ReconstructingAttack):
         doublings: largest number of times that the epochs are doubled, as long as this lowers the error on held-out
             images by more than 5 %; None trains in one learning-rate cycle.
 
+    Raises:
+        NotApplicable: by `run`, if the weights are hidden and cannot be estimated, or the release does not have the
+            positions that were mixed.
+
     Source: privkit's own; ridge regression at each position. That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and
     15.
     """
@@ -74,11 +78,6 @@ class Unmix(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Unmix the passes, train a decoder on the adversary's images after the same mixing and unmixing, and decode.
-
-        Raises `NotApplicable` if the weights are hidden and cannot be estimated, or the release does not have the
-        positions that were mixed.
-        """
         check_inputs(self, observation)
         unmixed, to_seats = records_alone(observation, self.passes, generator)
         attack = BlackBox(decoder=self.decoder, epochs=self.epochs, doublings=self.doublings)

@@ -67,11 +67,11 @@ class UnSplit(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Declare how an audit runs the attack: for half of the audit's epochs, since an epoch costs twice as much as
-        in other attacks.
-        """
         return replace(
-            mounted(self, 0.5), any_tokens=True, architecture_only=True, short_of_published=self._short_of_published()
+            mounted(self, 0.5),  # an epoch costs twice as much as in other attacks
+            any_tokens=True,
+            architecture_only=True,
+            short_of_published=self._short_of_published(),
         )
 
     def run(

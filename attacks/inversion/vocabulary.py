@@ -63,10 +63,30 @@ class Vocabulary(ReconstructingAttack):
         passes: how many times ≥ 1 the same attacked texts were sent, one complete sending after another. The adversary
             sends its own texts as many times.
 
+    Raises:
+        NotApplicable: by `run`, if a release is not a sequence of tokens, has more tokens than words or (with
+            `source=lower`) fewer, or if the adversary's texts do not fill a round; with `passes`, also in the cases of
+            `Union`.
+
     The result's `curve` is the cross-entropy of places on a held-out tenth of the adversary's texts.
 
     Source: privkit's own; words by linear discriminants (Fisher 1936). That tokens of shallow layers reveal their
     words: Song and Raghunathan 2020, "Information leakage in embedding models".
+
+    >>> from privkit.attacks.base import QueryResult, View
+    >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
+    >>> def query(texts: Tensor, coins: Generator) -> QueryResult:
+    ...     order = torch.rand(texts.shape, generator=coins).argsort(1)
+    ...     tokens = vectors[texts.gather(1, order)]
+    ...     return QueryResult(view=View(round=0, smashed=tokens), members=torch.arange(len(texts)).unsqueeze(1))
+    >>> own = torch.randint(1, 9, (300, 4), generator=draws)
+    >>> private = torch.randint(1, 9, (10, 4), generator=draws)
+    >>> observation = ImageObservation(
+    ...     views=[query(private, draws).view], image_shape=(4,), batch_size=10, auxiliary=own, query=query
+    ... )
+    >>> found = Vocabulary(epochs=10).run(observation, Generator().manual_seed(0)).images
+    >>> (found.sort().values == private.sort().values).float().mean().item() > 0.95
+    True
     """
 
     name: ClassVar[str] = "vocabulary"
@@ -94,27 +114,6 @@ class Vocabulary(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send the adversary's texts, match tokens with words, train the network, and decode; see `Attack.run`.
-
-        Raises:
-            NotApplicable: if a release is not a sequence of tokens, has more tokens than words or (with `source=lower`)
-                fewer, or if the adversary's texts do not fill a round; with `passes`, also in the cases of `Union`.
-
-        >>> from privkit.attacks.base import QueryResult, View
-        >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
-        >>> def query(texts: Tensor, coins: Generator) -> QueryResult:
-        ...     order = torch.rand(texts.shape, generator=coins).argsort(1)
-        ...     tokens = vectors[texts.gather(1, order)]
-        ...     return QueryResult(view=View(round=0, smashed=tokens), members=torch.arange(len(texts)).unsqueeze(1))
-        >>> own = torch.randint(1, 9, (300, 4), generator=draws)
-        >>> private = torch.randint(1, 9, (10, 4), generator=draws)
-        >>> observation = ImageObservation(
-        ...     views=[query(private, draws).view], image_shape=(4,), batch_size=10, auxiliary=own, query=query
-        ... )
-        >>> found = Vocabulary(epochs=10).run(observation, Generator().manual_seed(0)).images
-        >>> (found.sort().values == private.sort().values).float().mean().item() > 0.95
-        True
-        """
         coins, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(observation.views[0].smashed.device).manual_seed(coins)
         to_seats = None

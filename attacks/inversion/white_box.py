@@ -106,6 +106,14 @@ class WhiteBox(ReconstructingAttack):
 
     Source: He et al. 2019, "Model inversion attacks against collaborative inference"; Yao et al., patch shuffling, Eq.
     4 and §V-B.2, whose authors neither bound the pixels nor optimize the order.
+
+    >>> lower = nn.Flatten()
+    >>> secret = torch.rand(3, 1, 4, 4, generator=Generator().manual_seed(1))
+    >>> views = [View(round=0, smashed=lower(secret))]
+    >>> observation = ImageObservation(views=views, image_shape=(1, 4, 4), batch_size=3, lower=lower)
+    >>> guess = WhiteBox(total_variation=0.0).run(observation, Generator().manual_seed(0)).images
+    >>> (guess - secret).abs().mean() < 0.01
+    tensor(True)
     """
 
     name: ClassVar[str] = "white_box"
@@ -138,16 +146,6 @@ class WhiteBox(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Optimize a guess at every image behind the recorded releases.
-
-        >>> lower = nn.Flatten()
-        >>> secret = torch.rand(3, 1, 4, 4, generator=Generator().manual_seed(1))
-        >>> views = [View(round=0, smashed=lower(secret))]
-        >>> observation = ImageObservation(views=views, image_shape=(1, 4, 4), batch_size=3, lower=lower)
-        >>> guess = WhiteBox(total_variation=0.0).run(observation, Generator().manual_seed(0)).images
-        >>> (guess - secret).abs().mean() < 0.01
-        tensor(True)
-        """
         views = observation.views
         check_forms(self, observation)
         session, device = session or NoSession(), views[0].smashed.device

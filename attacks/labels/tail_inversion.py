@@ -36,8 +36,18 @@ class TailInversion(NamingAttack):
         positive: the label, an integer ≥ 0, whose records get the highest scores.
         epoch: the attacked epoch of training, a number counted from 0.
 
+    Raises:
+        NotApplicable: by `run`, if the last layer is unknown or not linear.
+
     Source: privkit's own; the gradient: Zhao, Mopuri and Bilen 2020, "iDLG: improved deep leakage from gradients", Eq.
     3, who infer a label from the gradient's sign at the logits.
+
+    >>> from privkit.attacks.goals.labels import observe
+    >>> tail, rows, labels = nn.Linear(4, 9), torch.rand(30, 4), torch.arange(30) % 9
+    >>> seen = observe(nn.Identity(), tail, rows, labels, batch_size=10)
+    >>> known = LabelObservation(image_shape=(4,), batch_size=10, views=seen.views, tail=tail)
+    >>> TailInversion().run(known, Generator()).of_labels.argmax(1).equal(labels)
+    True
     """
 
     name: ClassVar[str] = "tail_inversion"
@@ -50,17 +60,6 @@ class TailInversion(NamingAttack):
 
     @torch.no_grad()
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every released row for every label by the cosine between the sent gradient and the label's gradient.
-
-        Raises `NotApplicable` if the last layer is unknown or not linear.
-
-        >>> from privkit.attacks.goals.labels import observe
-        >>> tail, rows, labels = nn.Linear(4, 9), torch.rand(30, 4), torch.arange(30) % 9
-        >>> seen = observe(nn.Identity(), tail, rows, labels, batch_size=10)
-        >>> known = LabelObservation(image_shape=(4,), batch_size=10, views=seen.views, tail=tail)
-        >>> TailInversion().run(known, Generator()).of_labels.argmax(1).equal(labels)
-        True
-        """
         gradients, _, examples = returned_gradients(self.name, observation.views)
         features = torch.cat([view.smashed.flatten(1).float() for view in observation.views])[examples]
         tail = observation.tail

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.base import Attack, Mounting, NotApplicable, Scores, Session
 from privkit.attacks.goals.distinguish import CanaryObservation
 from privkit.attacks.returned import returned_gradients
 from privkit.constraints import Checked, Positive
@@ -33,7 +33,7 @@ def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: f
 
 
 @dataclass(frozen=True, kw_only=True)
-class Canaries(Checked):
+class Canaries(Checked, Attack[CanaryObservation, Scores]):
     """Score canaries for an audit of ε in one run, by likelihood ratios, summed over all times they were sent.
 
     A canary is a record that was inserted or not by a coin flip; the score is higher if it was inserted.

@@ -10,13 +10,13 @@ import torch
 from annotated_types import Ge, MultipleOf
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NoSession, NotApplicable, Scores, Session
+from privkit.attacks.base import Attack, Mounting, NoSession, NotApplicable, Scores, Session
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.constraints import Checked
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberInference(Checked):
+class MemberInference(Checked, Attack[MembershipObservation, Scores]):
     """Guess whether an image was a training image, from the model's loss on it, alone or compared with shadow models.
 
     Attributes:

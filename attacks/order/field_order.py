@@ -37,6 +37,16 @@ class FieldOrder(ReconstructingAttack):
         records: largest number ≥ 1 of the adversary's records to use.
 
     Source: privkit's own; a nearest-mean classifier (Fix and Hodges 1951), with the assignment of Kuhn 1955.
+
+    >>> from privkit.attacks.base import View
+    >>> own = torch.tensor([[0.1, 5.0], [0.2, 6.0]])
+    >>> cells = lambda rows: torch.stack([rows, rows.square()], 2)
+    >>> lower = type("Lower", (torch.nn.Module,), {"forward": lambda self, rows: cells(rows)})()
+    >>> view = View(round=0, smashed=cells(torch.tensor([[0.2, 5.0]])).flip(1))
+    >>> seen = ImageObservation(views=[view], image_shape=(2,), batch_size=1, auxiliary=own, lower=lower)
+    >>> found = FieldOrder().run(seen, Generator())
+    >>> found.permutation.source.tolist(), found.images
+    ([[1, 0]], tensor([[0.2000, 5.0000]]))
     """
 
     name: ClassVar[str] = "field_order"
@@ -56,18 +66,6 @@ class FieldOrder(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Find the order of the tokens of every table row, and look up every entry among the adversary's records.
-
-        >>> from privkit.attacks.base import View
-        >>> own = torch.tensor([[0.1, 5.0], [0.2, 6.0]])
-        >>> cells = lambda rows: torch.stack([rows, rows.square()], 2)
-        >>> lower = type("Lower", (torch.nn.Module,), {"forward": lambda self, rows: cells(rows)})()
-        >>> view = View(round=0, smashed=cells(torch.tensor([[0.2, 5.0]])).flip(1))
-        >>> seen = ImageObservation(views=[view], image_shape=(2,), batch_size=1, auxiliary=own, lower=lower)
-        >>> found = FieldOrder().run(seen, Generator())
-        >>> found.permutation.source.tolist(), found.images
-        ([[1, 0]], tensor([[0.2000, 5.0000]]))
-        """
         views = observation.views
         check_rows(self, observation)
         device = views[0].smashed.device

@@ -118,7 +118,6 @@ class Jigsaw(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn from auxiliary images, then solve every view; the images hold the patches in their guessed places."""
         session = session or NoSession()
         check_inputs(self, observation)
         observation = observation if observation.lower else observation.of_usual_size()

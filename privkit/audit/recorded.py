@@ -120,7 +120,6 @@ class _RecordedContext(AttackContext):
         return tuple(told)
 
     def lacking(self) -> str:
-        """Name the data that must be recorded for the attack."""
         source, wanted = self.source, known_to(self.attack)
         absent = {
             "lower": {"lower", "query"} & wanted and source.description.lower is None,
@@ -136,7 +135,6 @@ class _RecordedContext(AttackContext):
         return lacks
 
     def rounds(self) -> Transcript:
-        """The recorded rounds of the last pass over the records, with their true labels."""
         assert self.source.labels is not None
         transcript, size = Transcript(), self.round_size
         views, cuts = self.recording.views[: self.source.pass_rounds], self.source.second[-self.source.pass_rounds :]

@@ -68,8 +68,8 @@ class AuditRun:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the command `privkit audit`: 0 if all is well, 1 if a gate (a user's pass/fail
-        condition) failed, 3 if some results are errors.
+        """Return the exit code of the command `privkit audit`: 0 if all is well, 1 if a check or a gate (a user's
+        pass/fail condition) failed, 3 if results are errors or missing.
         """
         return self.verdict.exit_code
 

@@ -58,18 +58,28 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases data of a record or a client. The training loop counts; a receipt knows one round."""
+    """How often a run releases data of a record or a client. The training loop counts; a receipt knows one round.
 
-    rounds: Count = 1  # rounds in which a client takes part
-    epochs: Count = 1  # releases of one record over the run
-    batch_size: Count = 1  # releases of one client in a round
-    copies: Count = 1  # releases of one record in a round: several if a client has fewer records than a batch
-    clients: Count = 1  # number n of clients
-    # "frozen", "trained" (on raw data, and kept by its client), "averaged" (sent out, too), or the noisy updates that
-    # trained it
+    Attributes:
+        rounds: number of rounds in which a client takes part.
+        epochs: number of releases of one record over the run.
+        batch_size: number of releases of one client in a round.
+        copies: number of releases of one record in a round: several if a client has fewer records than a batch.
+        clients: number n of clients.
+        lower_model: the lower segment: "frozen", "trained" (on raw data, and kept by its client), "averaged" (sent out,
+            too), or the noisy updates that trained it.
+        delta: the δ at which ε is wanted.
+        unmatched: number of clients in the last, smaller group if k does not divide n; otherwise 0.
+    """
+
+    rounds: Count = 1
+    epochs: Count = 1
+    batch_size: Count = 1
+    copies: Count = 1
+    clients: Count = 1
     lower_model: Literal["frozen", "trained", "averaged"] | PrivateUpdates = "frozen"
-    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5  # the δ at which ε is wanted
-    unmatched: Whole = 0  # clients in the last, smaller group if k does not divide n; otherwise 0
+    delta: Annotated[float, Gt(0), Lt(1)] = 1e-5
+    unmatched: Whole = 0
 
 
 ONE_RELEASE = ReleaseCount()  # one record, released once by a frozen lower segment
@@ -80,10 +90,14 @@ class Receipt(ABC):
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """The privacy certificate of all releases of the run, computed from the parameters in this receipt."""
+        """The privacy certificate of all releases of the run, computed from the parameters in this receipt.
+
+        `release_count` says how often the run releases each record; by default once, by a frozen lower segment. If
+        nothing can be proven, the certificate is of kind "nothing".
+        """
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism whose ε the certificate states; None if the certificate states no ε."""
+        """The mechanism whose ε the `certificate` of this `release_count` states; None if it states no ε."""
         return None
 
     @property
@@ -189,7 +203,7 @@ class Defense(Checked, ABC):
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """Apply the deterministic part of the defense to each image's smashed data [N, ...]; adversaries know it."""
+        """Apply the deterministic part of the defense to N images' `smashed` data [N, ...]; adversaries know it."""
         return smashed
 
     @abstractmethod
@@ -280,11 +294,12 @@ class Defense(Checked, ABC):
         return None
 
     def before_backward(self, arrived: Tensor) -> None:
-        """Change the smashed data at the server's segment in place, after the loss is computed."""
+        """Change `arrived`, smashed data [M, B, ...] at the server's segment, in place, after the loss is computed."""
         return None
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
-        """Change the cut-layer gradient [M, B, ...] before the server sends it back."""
+        """Return what the server sends back instead of the `gradient` at the cut, [M, B, ...]; `generator` is the only
+        source of randomness."""
         return gradient
 
 
@@ -293,7 +308,7 @@ class OnSmashed(Defense, Generic[R]):
 
     @abstractmethod
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, R]:
-        """The release of smashed data [M, B, ...] and the receipt; arguments and errors as in `apply`."""
+        """The release of `smashed` data [M, B, ...] and the receipt; `generator` and errors as in `apply`."""
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None

@@ -52,8 +52,9 @@ def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
 class AuditConfig(ExecutionSettings):
     """Holds the checked settings of an audit run.
 
-    The class inherits the settings of execution, such as `device` and `threads`, which change no result. A component
-    is a registered or imported object, such as a defense, with its options.
+    The class inherits the settings of execution, such as `device` and `threads`, which change no result; their meanings
+    are `privkit.settings.table.SETTINGS[name].help`. A component is a registered or imported object, such as a defense,
+    with its options.
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
@@ -125,7 +126,9 @@ class AuditConfig(ExecutionSettings):
 
     @property
     def parts(self) -> tuple[AuditConfig, ...]:
-        """Split this run into one configuration for each protocol; the first is this object."""
+        """List the configurations of this run, one for each protocol: this one, whose `defenses` are trained under its
+        own `protocol`, then those in `also`.
+        """
         return (self, *self.also)
 
     @property

@@ -136,6 +136,7 @@ class Clients(nn.Module):
 
         Args:
             lower: one client's lower segment (the layers up to the cut); all clients start with its weights.
+            defense: the defense of every round, or a chain of defenses.
             domain: what one record is; the segment is tried on zeros of this shape.
             classes: number of classes, or of 0/1 labels per record.
             seed: seed of the frozen block, the defense's networks, and mixing ratios that are drawn once.

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from typing import get_args, get_type_hints
 
 import pytest
 from pydantic import ValidationError
@@ -14,6 +15,7 @@ from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import strongest
 from privkit.reports.summaries import over_seeds
 from privkit.shared.interval import Interval
+from privkit.training import TrainingSpec
 from tests.reports.made import made, metric
 
 
@@ -26,6 +28,12 @@ def test_rows_survive_json_and_refuse_unknown_keys(small_run: AuditRun) -> None:
             Row.model_validate_json(text[:-1] + ', "extra": 1}')
         assert row.certificate is not None
         assert row.certificate.epsilon == float("inf")
+
+
+def test_a_row_holds_every_choice_of_the_kept_epoch() -> None:
+    choices = get_args(get_type_hints(TrainingSpec)["keep"])
+    assert choices == get_args(Row.model_fields["kept"].annotation)
+    assert {Row.model_validate(made().model_dump() | {"kept": kept}).kept for kept in choices} == set(choices)
 
 
 def parsed_markdown(text: str) -> list[list[str]]:
