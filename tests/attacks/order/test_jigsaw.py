@@ -234,7 +234,7 @@ def test_the_kept_share_is_the_one_that_is_given_or_else_the_one_that_answers_sh
     solvers = [solver(replace(told, keep=keep)) for keep in (0.95, 0.0)]
     stay = [torch.stack([one.solve(view, 0) // T == rows for view in views]).float().mean() for one in solvers]
     assert stay[0] > 0.9
-    assert stay[1] < 0.5
+    assert stay[1] < 0.7  # the right answer is 0.4 and the share that chance brings back
 
 
 def test_the_start_has_learned_nothing_and_searched_nothing() -> None:
