@@ -220,8 +220,8 @@ class WhiteBox(ReconstructingAttack):
             group = rows_a_message(rows)
         count = len(smashed) * rows.mixed if records is None else int(records.max()) + 1
         places, begins = None, self._begins(rows, learned, order)
-        grey = 0.0 if begins == "zero" else 0.5
-        start = torch.full((count, *observation.image_shape), grey, device=smashed.device)
+        level = 0.0 if begins == "zero" else 0.5
+        start = torch.full((count, *observation.image_shape), level, device=smashed.device)
         if begins == "learned":
             start = learned.regression(smashed)
         elif begins == "mean":
