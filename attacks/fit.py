@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from privkit.attacks.base import AttackDiverged, NoSession, Session
+from privkit.torch_utils.flushed import flushed
 
 JUDGED_FROM = 4  # smallest number of epochs for which half of a training is informative
 
@@ -102,7 +103,8 @@ def _trained(
 ) -> dict[str, Any]:
     for epoch in range(len(good["curve"]), epochs):
         try:
-            value = training.epoch(epoch)
+            with flushed():
+                value = training.epoch(epoch)
             if not isfinite(value):
                 raise AttackDiverged(f"{objective} is {value} after epoch {epoch + 1}")
         except AttackDiverged:

@@ -133,6 +133,7 @@ class Cast:
         views: list[View],
         query: Query,
         lower: nn.Module | None,
+        block: nn.Module | None,
         imitate: Callable[[Tensor, Generator], Tensor] | None,
         draws: Generator,
     ) -> ImageObservation:
@@ -143,6 +144,7 @@ class Cast:
             views=views,
             query=query,
             lower=lower if "lower" in needs else None,
+            block=block,
             upper=probe_server(query, self.own, self.own_labels, self.batch_size, draws) if "upper" in needs else None,
             imitate=imitate if "imitate" in needs | attack.uses else None,
         )

@@ -19,11 +19,14 @@ _SOLVED = 1e-4  # share of the first residual at which the steps stop
 class ControlClients(Protocol):
     """The clients in a control experiment: their lower segment outputs the record itself, and their defense acts on it.
 
-    `lower` is their lower segment, for an adversary who knows it; `imitate` is as in `ImageObservation`.
+    `lower` is their lower segment, for an adversary who knows it; `block` and `imitate` are as in `ImageObservation`.
     """
 
     @property
     def lower(self) -> nn.Module | None: ...
+
+    @property
+    def block(self) -> nn.Module | None: ...
 
     @property
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None: ...
@@ -60,6 +63,7 @@ class Undefended:
 
     lower: nn.Module
     batch_size: int
+    block: None = None
     imitate: None = None
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:

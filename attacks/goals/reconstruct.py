@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,6 +50,8 @@ class ImageObservation(Observation):
             segments run on the adversary's images.
         rules: which queries the threat model allows.
         lower: a client's lower segment itself, with the trained weights (white box).
+        block: the frozen block that the clients run after the defense, on each row alone: tokens [N, T, D] -> tokens
+            [N, T, D]. Its weights are public.
         upper: the server's own segment: smashed data -> logits [N, L] for N rows and L labels.
         upper_history: copies of the server's segment from its training, the oldest first.
         clients: the clients at the start of training, for an attack that takes over the training.
@@ -65,6 +68,7 @@ class ImageObservation(Observation):
     query: Query | None = None
     rules: QueryRules = ANY_QUERIES
     lower: nn.Module | None = None
+    block: nn.Module | None = None
     upper: nn.Module | None = None
     upper_history: Sequence[nn.Module] | None = None
     clients: TrainingClients | None = None
@@ -75,13 +79,8 @@ class ImageObservation(Observation):
         """Return the observation after `change` is applied to every view (the messages of a round), including the views
         in answers to queries.
         """
-        ask = self.query
-
-        def query(images: Tensor, draws: Generator) -> QueryResult:
-            answer = given(ask)(images, draws)
-            return replace(answer, view=change(answer.view))
-
-        return replace(self, views=[change(view) for view in self.views], query=None if ask is None else query)
+        query = None if self.query is None else _Changed(self.query, change)
+        return replace(self, views=[change(view) for view in self.views], query=query)
 
     def of_usual_size(self) -> ImageObservation:
         """Return the observation with all releases multiplied by one power of 2, so that their standard deviation is
@@ -89,6 +88,27 @@ class ImageObservation(Observation):
         """
         unit = usual_unit(torch.cat([view.smashed.flatten() for view in self.views]))
         return self if unit == 1 else self.seen_through(lambda view: replace(view, smashed=view.smashed * unit))
+
+
+class _Changed:
+    """A query with changed views in its answers. It counts rounds if the query does (`Counted`)."""
+
+    def __init__(self, ask: Query, change: Callable[[View], View]) -> None:
+        self._ask: Any = ask
+        self._change = change
+
+    def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
+        answer: QueryResult = self._ask(images, draws)
+        return replace(answer, view=self._change(answer.view))
+
+    @property
+    def rounds(self) -> int:
+        rounds: int = self._ask.rounds
+        return rounds
+
+    @rounds.setter
+    def rounds(self, rounds: int) -> None:
+        self._ask.rounds = rounds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,7 +97,7 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
             replace(query(part, draws).view, round=number, labels=sent)
             for number, (part, sent) in enumerate(zip(rounds, tags, strict=True))
         ]
-        shown = played.shown(attack, views, query, played.identity, None, draws)
+        shown = played.shown(attack, views, query, played.identity, None, None, draws)
     try:
         guess = played.guess(shown, Generator().manual_seed(derive(seed, "control", "noise", "attack")))
         errors = played.errors(guess, played.victims)
@@ -141,7 +141,7 @@ def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, 
 
     def guessed(views: list[View], members: Tensor) -> Tensor:
         draws, _ = played.draws(seed, "identity")
-        shown = played.shown(attack, views, clients.query, clients.lower, clients.imitate, draws)
+        shown = played.shown(attack, views, clients.query, clients.lower, clients.block, clients.imitate, draws)
         found = played.guess(shown, played.own_draws(seed), len(members))
         guess = torch.empty_like(found[: len(truth)])
         guess[members[members >= 0]] = found[members >= 0]

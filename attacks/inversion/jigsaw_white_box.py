@@ -97,7 +97,7 @@ class JigsawWhiteBox(ReconstructingAttack):
         tries = ask is not None and len(own) >= 4 * batch  # the last round of images is for the white box's priors
         tries = tries and observation.rules.allow(OWN_ROUNDS + 1)
         learned = replace(observation, auxiliary=own[:-batch], auxiliary_labels=None) if tries else observation
-        solver, saved = self.jigsaw.learn(learned, generator, session)
+        solver, saved, _ = self.jigsaw.learn(learned, generator, session)
         for number in range(len(saved["sources"]), len(views)):
             saved["sources"].append(solver.solve(views[number], 1 + number))
             session.save(saved)

@@ -137,10 +137,12 @@ def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]
     Returns the observation of clients that end before the block, and a sentence on the residual. If the lower segment
     does not end with such a block, the observation is unchanged, and the sentence is empty.
     """
-    if not isinstance(observation.lower, Behind):
+    lower, block = observation.lower, observation.block
+    if isinstance(lower, Behind):
+        lower, block = lower.front, lower.block
+    if block is None:
         return observation, ""
-    device = observation.views[0].smashed.device
-    block, residuals = frozen(observation.lower.block, device), list[float]()
+    block, residuals = frozen(block, observation.views[0].smashed.device), list[float]()
 
     def undone(view: View) -> View:
         def part(some: slice) -> Tensor:
@@ -150,7 +152,7 @@ def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]
 
         return replace(view, smashed=in_chunks(part, len(view.smashed), _ROWS_UNDONE), cut_gradient=None)
 
-    before = replace(observation.seen_through(undone), lower=observation.lower.front)
+    before = replace(observation.seen_through(undone), lower=lower, block=None)
     most = max(residuals)
     how = "" if most <= _UNDONE else " only in part, so that what follows is approximate"
     return before, f"the block behind the defense was undone{how}: relative residual at most {most:.1g}"

@@ -125,7 +125,7 @@ class Ridge(ReconstructingAttack):
         with seeded(device, module), torch.no_grad():
             sent, senders, images = _sent(query, own, batch, self.repeats, Generator(device).manual_seed(root))
             seen, clients = _rows(views)
-            known, wanted = _principal(sent, seen, self.components)
+            known, wanted = principal(sent, seen, self.components)
         targets, folds = as_numbers(own, columns)[images], images % FOLDS
         fitted = _best(known, targets, folds, wanted, senders, clients)
         guess, own_guess, held = fitted.other.float().clamp(0, 1), fitted.own.float().clamp(0, 1), folds == 0
@@ -196,7 +196,10 @@ def _sent(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator)
     return torch.cat(rows), torch.cat(clients), torch.cat(images)
 
 
-def _principal(known: Tensor, wanted: Tensor, components: int | None) -> tuple[Tensor, Tensor]:
+def principal(known: Tensor, wanted: Tensor, components: int | None) -> tuple[Tensor, Tensor]:
+    """Center rows, [N, F] and [M, F], by the mean of `known`, and reduce them to principal components of `known`.
+
+    `components` is their number; None keeps up to 2,000 numbers as they are, and reduces larger rows to 400."""
     middle, most = known.mean(0), components or _COMPONENTS
     known, wanted = known - middle, wanted - middle
     if known.shape[1] <= (components or _WHOLE):

@@ -2,10 +2,10 @@
 
 This happens if a transformer block runs after a shuffle of whole messages. No token comes back twice with the same
 numbers, but the answer holds one token for each sent patch. In a message of copies of one image, tokens meet mainly
-tokens of this image, so they form one cluster ("heap") for each patch. To find out which heap belongs to which patch,
-the adversary also sends images of repeated patches: there, a heap's size identifies its patch. These pairs train a
-decoder from a token to its patch and to the mean patch of its image. Then whole messages of different images are read:
-decoded tokens are matched with the sent patches, and the decoder is fitted to the matches.
+tokens of this image, so they form one cluster ("heap") for each patch. The heaps' centers are put in the order of the
+patches (`in_place`). These pairs train a decoder from a token to its patch and to the mean patch of its image. Then
+whole messages of different images are read: decoded tokens are matched with the sent patches, and the decoder is fitted
+to the matches.
 """
 
 from __future__ import annotations
@@ -13,20 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor
 
 from privkit.attacks.assign import distances, hungarian, take
 from privkit.attacks.base import NotApplicable
+from privkit.attacks.order.in_place import in_place
 from privkit.attacks.order.token_reading import (
-    LABEL_IMAGES,
     AffineMap,
     Asker,
-    LabelledTokens,
-    in_place,
-    label_images,
     nearest,
     own_share,
-    patch_copies,
     token_scale,
 )
 from privkit.attacks.patches import Geometry, patchify
@@ -34,8 +30,6 @@ from privkit.attacks.patches import Geometry, patchify
 _COPIED_IMAGES = 100  # own images that are sent in messages of copies
 _LEAST_ROUNDS = 40  # least rounds; fewer identify too few patches
 _RIDGE = 1e-4
-_HEAP_ROUNDS = 8
-_SIZE_SLACK = 0.25  # share of the number of copies by which a heap's size may differ from what was sent
 _MATCHINGS = 3  # matchings by an image's mean patch alone; as many follow by the mean of its tokens, too
 _LEAST_ERROR = 1e-3  # least squared error of the decoder, as a share of the variance of the decoded numbers
 _SOUND = 0.5  # least share of the variance of own patches, and of mean patches of own images, that tokens must show
@@ -46,26 +40,6 @@ class _ApproximateTokens:
     tokens: Tensor  # [N, T, D], in the order of the patches
     patches: Tensor  # [N, T, P]
     share: float  # share of patches whose token lay in their image's row, among sure matches
-
-
-def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Cluster tokens [M, n, D] of M messages by k-means: centers [M, H, D], and each cluster's share of tokens, [M, H].
-
-    Source: k-means (Lloyd 1982) from farthest-first starts (Gonzalez 1985).
-    """
-    away = distances(messages, messages.mean(1, keepdim=True)).squeeze(2)
-    centers = messages.new_empty(len(messages), number, messages.shape[2])
-    rows = torch.arange(len(messages), device=messages.device)
-    for heap in range(number):
-        centers[:, heap] = messages[rows, away.argmax(1)]
-        new = distances(messages, centers[:, heap : heap + 1]).squeeze(2)
-        away = new if heap == 0 else torch.minimum(away, new)
-    for _ in range(_HEAP_ROUNDS):
-        nearest_heap = distances(centers, messages).argmin(1)
-        plan = nn.functional.one_hot(nearest_heap, number).mT.to(messages)
-        size = plan.sum(2, keepdim=True)
-        centers = torch.where(size > 0, plan @ messages / size.clamp_min(1), centers)
-    return centers, size.squeeze(2) / messages.shape[1]
 
 
 def even_heaps(messages: Tensor, number: int) -> Tensor:
@@ -86,21 +60,6 @@ def even_heaps(messages: Tensor, number: int) -> Tensor:
         centers.append(take(messages, heap).mean(1))
         left = left.scatter(1, heap, 0.0)
     return torch.stack(centers, 1)
-
-
-def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTokens:
-    """Find the token of each of the K patches that image l of L consists of (`chosen` [L, K, P]).
-
-    Message l, [n, D], holds the n tokens of several copies of image l, which has T = `tokens` patches, with
-    repetitions. Within an image, each patch occurs a different number of times, so the size of a token's cluster
-    identifies its patch.
-    """
-    several = torch.tensor(patch_copies(tokens), device=messages.device)
-    centers, shares = heaps(messages, len(several))
-    order = shares.argsort(1)
-    sure = (shares.gather(1, order) * tokens - several).abs() < _SIZE_SLACK
-    whole = (chosen * several.unsqueeze(1)).sum(1) / tokens
-    return LabelledTokens(patches=chosen, whole=whole, tokens=take(centers, order), sure=sure)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +89,6 @@ def read_approximately(
     asker: Asker,
     images: Tensor,  # [N, C, H, W], the adversary's images; N fills whole rounds
     geometry: Geometry,
-    draws: Generator,
     read: int,  # largest number of own images that are sent in messages of copies
     once: Tensor,  # [B, T, D], the tokens that came back for the first B images, which are one round
     again: Tensor,  # [B, T, D], the tokens that came back for the same images in a second round
@@ -142,25 +100,17 @@ def read_approximately(
     asker.must_have(_LEAST_ROUNDS, "where a token depends on the other images of its message")
     read = min(read, _COPIED_IMAGES)
     given = "approximate tokens", images, read, once, again
-    return asker.recalled(given, lambda: _read(asker, images, geometry, draws, read, once, again))
+    return asker.recalled(given, lambda: _read(asker, images, geometry, read, once, again))
 
 
 def _read(
-    asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, once: Tensor, again: Tensor
+    asker: Asker, images: Tensor, geometry: Geometry, read: int, once: Tensor, again: Tensor
 ) -> _ApproximateTokens:
     whole, size, t = asker.whole, asker.rows, geometry.tokens
     messages, patches, scale = whole // size, patchify(images, geometry.patch), token_scale(once)
-    label_rounds = min(-(-LABEL_IMAGES // messages), asker.left // 4)
-    repeated, chosen = label_images(patches, geometry, label_rounds * messages, draws)
-    labels = _joined(
-        [
-            labelled_heaps(part, came / scale, t)
-            for part, came in zip(chosen.split(messages), asker.copied(repeated), strict=True)
-        ]
-    )
     copied = images[: min(read, asker.left // 2 * messages)]
     centers = torch.cat([even_heaps(came / scale, t) for came in asker.copied(copied)])
-    alone, sent = in_place(centers, patches[: len(copied)], labels), _shared(patches)
+    alone, sent = in_place(centers, patches[: len(copied)], geometry), _shared(patches)
     matcher = _Matcher.fit(alone, sent[: len(copied)])
     rows = torch.cat([once, asker.images(images[whole:], asker.left)]) / scale
     sent, patches = sent[: len(rows)], patches[: len(rows)]
@@ -179,11 +129,6 @@ def _shared(patches: Tensor, *of_images: Tensor) -> Tensor:
     """Append to each patch, [N, T, P], its image's mean patch and the other given means of its image, [N, S] each."""
     whole = torch.cat([patches.mean(1), *of_images], 1).unsqueeze(1)
     return torch.cat([patches, whole.expand(-1, patches.shape[1], -1)], 2)
-
-
-def _joined(parts: list[LabelledTokens]) -> LabelledTokens:
-    names = ("patches", "whole", "tokens", "sure")
-    return LabelledTokens(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
 def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, alone: tuple[Tensor, Tensor]) -> None:

@@ -17,6 +17,7 @@ from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
+from privkit.attacks.inversion.known_lower import without_block
 from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
 from privkit.attacks.order.piece_network import PieceTraining
 from privkit.attacks.order.piece_solver import PieceDecoder, put
@@ -36,7 +37,8 @@ class DragReorder(ReconstructingAttack):
 
     A network learns the place from the tokens of the adversary's images. All tokens of an image get different places.
     The published attack continues with guided diffusion, whose network is not part of this package: here a linear map
-    decodes the patch behind each token. The attack `jigsaw_white_box` inverts a release after solving the order.
+    decodes the patch behind each token. The attack `jigsaw_white_box` inverts a release after solving the order. A
+    public block that clients run after the shuffle is undone first.
 
     Attributes:
         epochs: number ≥ 0 of epochs in which the place predictor is trained.
@@ -62,6 +64,7 @@ class DragReorder(ReconstructingAttack):
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         check_inputs(self, observation)
+        observation, note = without_block(observation)
         learned, _ = learn(observation, self.epochs, generator, session or NoSession(), name=self.name)
         geometry, images, sources = learned.decoder.geometry, [], []
         for view in observation.views:
@@ -70,7 +73,7 @@ class DragReorder(ReconstructingAttack):
             placed = put(patches, sources[-1], rows_a_message(view))
             images.append(unpatchify(placed, geometry.patch, geometry.image_shape))
         source = torch.cat(sources).to(images[0].device)
-        return Reconstruction(images=torch.cat(images), permutation=Permutation(source=source))
+        return Reconstruction(images=torch.cat(images), permutation=Permutation(source=source), note=note)
 
 
 @dataclass(frozen=True, kw_only=True)

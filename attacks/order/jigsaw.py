@@ -18,7 +18,9 @@ from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
+from privkit.attacks.inversion.known_lower import without_block
 from privkit.attacks.inversion.recurrence import Intersection, gathered
+from privkit.attacks.inversion.ridge import FOLDS, cross_fitted, principal
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.memory import Memory, tensor_digest
 from privkit.attacks.order.own_tokens import KEEPS_ALL, OwnTokens, checked_geometry, own_tokens
@@ -33,7 +35,7 @@ from privkit.attacks.order.piece_network import (
     piece_steps,
     shuffled_losses,
 )
-from privkit.attacks.order.piece_solver import PieceDecoder, Solver, put
+from privkit.attacks.order.piece_solver import PieceDecoder, Solver, put, restored
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
@@ -53,7 +55,9 @@ _JOINT: dict[Compatibility, tuple[bool, ...]] = {
 _HELD_OUT = 0.1  # share of own images on which "auto" chooses
 QUICK_KICKS = 10  # kicks of the search in trials on own images and in controls
 _TRIED = 0.2  # share of own rows on which a solver is compared with tokens in their places
+_HIDDEN = 0.05  # share of the patches' variance that single tokens must hide before all tokens of an image are tried
 _STAGES = ("places", "joint", "members")  # networks in the order of their training
+_READ_IN_CONTROLS = 500  # own images that are read in controls, where tokens show their patches
 _READ_AT_START = 100  # own images that show what patches look like, if nothing else is learned
 
 
@@ -63,10 +67,11 @@ class Jigsaw(ReconstructingAttack):
 
     A token is a released vector that stands for one patch of an image; a message is a batch of images sent at once. The
     adversary gets the tokens of its own images in order: from the lower segment (the clients' part of the network), or
-    read by chosen queries (copies of one image, repeated patches). If a block after the shuffle mixes the tokens of a
-    row, no token comes back twice; then tokens are matched approximately with the sent patches. From its own tokens the
-    adversary learns to infer a token's patch, neighbors, place and image. Then it searches for the best arrangement of
-    the private tokens.
+    read by chosen queries (messages of copies). A public block that the clients run after the shuffle is undone first
+    (`known_lower.before_block`). If a block that the adversary does not know mixes the tokens of a row, no token comes
+    back twice; then tokens are matched approximately with the sent patches. From its own tokens the adversary learns to
+    infer a token's patch, neighbors, place and image. Then it searches for the best arrangement of the private tokens,
+    and draws the images from them.
 
     Attributes:
         pairs: how tokens are compared. "learned": border pixels of the decoded patches, and a network on each token.
@@ -82,7 +87,7 @@ class Jigsaw(ReconstructingAttack):
             recreate").
         width: width of the networks, a positive multiple of 4.
         read: if a shuffle mixes a message's images, largest number ≥ 1 of the adversary's images whose tokens are read,
-            by one message each.
+            by messages of copies of up to five images each.
         passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If a
             shuffle mixes the images of a message, a token that recurs in one row is assigned to the row's image
             (`gathered`), and fewer tokens are left to sort. This needs messages of the same images each time.
@@ -112,7 +117,12 @@ class Jigsaw(ReconstructingAttack):
             passes=self.passes,
             start=None if self.epochs == 0 else replace(self, epochs=0, kicks=0, read=min(self.read, _READ_AT_START)),
             undoes=frozenset({"permutes"}),
-            control=lambda steps: replace(self, epochs=ceil(CONTROL_STEPS / steps), kicks=min(self.kicks, QUICK_KICKS)),
+            control=lambda steps: replace(
+                self,
+                epochs=ceil(CONTROL_STEPS / steps),
+                kicks=min(self.kicks, QUICK_KICKS),
+                read=min(self.read, _READ_IN_CONTROLS),
+            ),
         )
 
     def run(
@@ -120,8 +130,9 @@ class Jigsaw(ReconstructingAttack):
     ) -> Reconstruction:
         session = session or NoSession()
         check_inputs(self, observation)
+        observation, note = without_block(observation)
         observation = observation if observation.lower else observation.of_usual_size()
-        solver, state = self.learn(observation, generator, session)
+        solver, state, own = self.learn(observation, generator, session)
         rounds = by_round(observation.views, self.passes) if self.passes > 1 else [[one] for one in observation.views]
         together = [self._together(same, solver) for same in rounds]
         views = [view for view, _ in together]
@@ -132,13 +143,14 @@ class Jigsaw(ReconstructingAttack):
             done, total = len(curve) + len(state["sources"]), len(curve) + len(views)
             session.report(done, total, curve[-1] if curve else 0.0)
         device = views[0].smashed.device
-        images = [solver.picture(view, source) for view, source in zip(views, state["sources"], strict=True)]
+        placed = [restored(view, source) for view, source in zip(views, state["sources"], strict=True)]
+        images = _drawn(solver, own, torch.cat([patch_tokens(view.smashed).float() for view in placed]))
         sources = [
             source if met is None else met.released(source, view.messages)
             for source, (view, met) in zip(state["sources"], together, strict=True)
         ]
         source = torch.cat(sources).to(device)
-        return Reconstruction(images=torch.cat(images), permutation=Permutation(source=source))
+        return Reconstruction(images=images, permutation=Permutation(source=source), note=note)
 
     def _together(self, same: Sequence[View], solver: Solver) -> tuple[View, Intersection | None]:
         """One round's passes as one view, and the assignment of its tokens; None if the view is the first pass."""
@@ -149,11 +161,11 @@ class Jigsaw(ReconstructingAttack):
 
     def learn(
         self, observation: ImageObservation, generator: Generator, session: Session
-    ) -> tuple[Solver, dict[str, Any]]:
+    ) -> tuple[Solver, dict[str, Any], OwnTokens]:
         """Run the first part of `run`: learn from auxiliary images, or load what a killed attack had learned.
 
-        Returns the solver, which orders the tokens of a view, and the state of the whole attack, which `session` saves
-        after each epoch. A resumed attack repeats its queries before it loads the state.
+        Returns the solver, which orders the tokens of a view; the state of the whole attack, which `session` saves
+        after each epoch; and the adversary's tokens. A resumed attack repeats its queries before it loads the state.
         """
         views, memory = observation.views, observation.memory or Memory()
         geometry = checked_geometry(observation)
@@ -216,7 +228,23 @@ class Jigsaw(ReconstructingAttack):
         if len(solvers) > 1 and not in_order:
             solvers.append(replace(solvers[0], network=Together(networks)))
             best = min(solvers, key=partial(_solver_error, own.tokens[-held_out:], own.patches[-held_out:]))
-        return best if own.released is None else _tried(best, own, size), state
+        return best if own.released is None else _tried(best, own, size), state, own
+
+
+def _drawn(solver: Solver, own: OwnTokens, placed: Tensor) -> Tensor:
+    """Draw images [N, C, H, W] from tokens [N, T, D]: patch by patch, or by a ridge regression on all tokens of an
+    image, if this draws the adversary's images with a smaller error."""
+    decoder, geometry = solver.decoder, solver.decoder.geometry
+    patches = decoder.drawn(placed)
+    folds = torch.arange(len(own.tokens), device=placed.device) % FOLDS
+    unseen = float((decoder.drawn(own.tokens) - own.patches).square().mean()) if own.released is None else 0.0
+    if unseen > _HIDDEN * float(own.patches.var(0).mean()) and not decoder.masked and len(own.tokens) >= 2 * FOLDS:
+        with seeded(placed.device, solver.seed):
+            known, wanted = principal(own.tokens.flatten(1), placed.flatten(1), None)
+        jointly = cross_fitted(known, own.patches.flatten(1), folds, wanted)
+        if jointly.error < unseen:
+            patches = jointly.other.float().view_as(patches).clamp(0, 1)
+    return unpatchify(patches, geometry.patch, geometry.image_shape)
 
 
 def _tried(solver: Solver, own: OwnTokens, size: int) -> Solver:

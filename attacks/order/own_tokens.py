@@ -12,13 +12,10 @@ from privkit.attacks.base import NotApplicable, View, given
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.recurrence import copy_distance, gathered, keeps_places
 from privkit.attacks.order.approximate_reading import read_approximately
+from privkit.attacks.order.in_place import in_place
 from privkit.attacks.order.token_reading import (
-    LABEL_IMAGES,
     AffineMap,
     Asker,
-    in_place,
-    label_images,
-    labelled,
     match_own_tokens,
     nearest,
     own_share,
@@ -30,7 +27,6 @@ from privkit.attacks.patches import Geometry, patch_tokens, patchify
 
 OWN_NUMBERS = 2**29  # most numbers in own tokens and patches, 2 GiB in float32; further images are left out
 MATCHED_TOKENS = 16_384  # most tokens of a message: a table of all its pairs then takes 1 GiB
-_LABEL_SHARE = 4  # at most 1/4 of the remaining rounds is spent on images of repeated patches
 _COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the same tokens
 OWN_ROUNDS = 2
 """Rounds that show which tokens a shuffle keeps in their row, if the lower segment is known."""
@@ -108,7 +104,7 @@ def own_tokens(
     images = auxiliary[: min(held, len(auxiliary)) // whole * whole].to(view.smashed.device)
     if observation.lower is None:
         asker = Asker(given(query), whole, draws, geometry, observation.rules, asked, observation.memory)
-        return _queried_tokens(asker, images, geometry, draws, read, passes, approximate, masked=masked)
+        return _queried_tokens(asker, images, geometry, read, passes, approximate, masked=masked)
     patches = patchify(images, geometry.patch)
     ordered = torch.cat([patch_tokens(observation.lower(part)).float() for part in images.split(size)])
     if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
@@ -140,7 +136,6 @@ def _queried_tokens(
     asker: Asker,
     images: Tensor,
     geometry: Geometry,
-    draws: Generator,
     read: int,
     passes: int,
     approximate: bool,
@@ -176,24 +171,22 @@ def _queried_tokens(
             "than the order is random; give the attack the lower segment"
         )
     if not same:
-        near = read_approximately(asker, images, geometry, draws, read, once, again)
+        near = read_approximately(asker, images, geometry, read, once, again)
         keep, ordered = own_row_share(near.share, size), near.tokens
         if passes > 1:
             keep, _ = shares_kept(ordered[:whole], _gathered(asker, (once, again), images[:whole], whole, passes), size)
         return OwnTokens(tokens=ordered, patches=near.patches, keep=keep, in_order=False)
     if same_tokens(once, again).all():
-        asker.must_have(1, "where tokens stay in their image's row")
-        kept = "tokens of rows", images, once, again
-        ordered = asker.recalled(kept, lambda: _in_rows(asker, images, patches, geometry, draws, once))
+        given = "tokens of rows", images, once, again
+        ordered = asker.recalled(given, lambda: _in_rows(asker, images, patches, geometry, once))
         return OwnTokens(tokens=ordered, patches=patches[: len(ordered)], keep=1.0, in_order=False)
-    messages = whole // size
-    asker.must_have(1 + -(-size // messages), "where a shuffle mixes the images of a message")
-    label_rounds = max(1, min(-(-LABEL_IMAGES // messages), asker.left // _LABEL_SHARE))
-    read = min(max(size, read), (asker.left - label_rounds) * messages)
-    first, images, some = images[:whole], images[:read], label_rounds * messages
-    given = "tokens of copies", images, patches, some, once, again
-    ordered, alike = asker.recalled(given, lambda: _unmixed(asker, images, patches, geometry, draws, some, once))
-    patches = patches[:read]
+    shared = asker.shared(min(max(size, read), len(images)))
+    a_round = whole // size * shared
+    asker.must_have(-(-size // a_round), "where a shuffle mixes the images of a message")
+    first, images = images[:whole], images[: min(max(size, read), asker.left * a_round) // shared * shared]
+    given = "tokens of copies", images, patches, once, again
+    ordered, alike = asker.recalled(given, lambda: _unmixed(asker, images, patches, geometry, once, shared))
+    patches = patches[: len(images)]
     known = min(whole, len(ordered) // size * size)
     crossed = torch.cat([once[:known], again[:known]])
     if passes > 1:
@@ -238,36 +231,26 @@ def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
     return wrong[0] <= _AS_GOOD * wrong[1] or wrong[1] > _UNEXPLAINED * float(away.square().mean())
 
 
-def _in_rows(
-    asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, draws: Generator, once: Tensor
-) -> Tensor:
-    """Read the adversary's tokens in order, [N, T, D], if they stay in their image's row.
-
-    `once` holds the tokens of the first round of images.
-    """
-    repeated, chosen = label_images(patches, geometry, min(LABEL_IMAGES, asker.whole), draws)
-    labels = labelled(chosen, asker.images(repeated))
+def _in_rows(asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, once: Tensor) -> Tensor:
+    """Tokens [N, T, D] in order, if they stay in their row; `once` is an answer to the first round of images."""
     rows = torch.cat([once, asker.images(images[asker.whole :], asker.left)])
-    return in_place(rows, patches[: len(rows)], labels)
+    return in_place(rows, patches[: len(rows)], geometry)
 
 
 def _unmixed(
-    asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, draws: Generator, some: int, once: Tensor
+    asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, once: Tensor, shared: int
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [N, T, D] in order, read from messages of copies of one image; and whether the copies agreed, bool [N].
+    """Tokens [N, T, D] in order, read from messages of copies; and whether the copies agreed, bool [N].
 
-    `some` images of repeated patches show the map from patches to tokens; `once` is an answer to one round of images.
+    `once` is an answer to one round of images; copies of `shared` images are in each message.
     """
-    repeated, chosen = label_images(patches, geometry, some, draws)
-    scale = token_scale(once)
-    rows, alike = asker.unmixed(images, scale)
+    groups, alike = asker.unmixed(images, token_scale(once), shared)
     if alike.double().mean() < _COPIES_ALIKE:
         raise NotApplicable(
-            "own tokens are read from messages of copies of one image, but the copies gave different tokens: a token "
+            "own tokens are read from messages of copies, but the copies of an image gave different tokens: a token "
             "depends on the other images of its message; give the attack the lower segment"
         )
-    labels = labelled(chosen, asker.unmixed(repeated, scale)[0])
-    return in_place(rows, patches[: len(images)], labels), alike
+    return in_place(groups, patches[: len(images)], geometry), alike.repeat_interleave(shared)
 
 
 def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: int, passes: int) -> Tensor:

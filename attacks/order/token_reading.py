@@ -1,8 +1,6 @@
-"""Read the adversary's tokens by chosen queries: messages of copies of one image, and images of repeated patches.
+"""Read the adversary's tokens by chosen queries, and match them with the patches that were sent.
 
-A message of copies of one image holds each token of this image as many times as there are copies, in any order. In an
-image that holds one patch once, the next patch twice and so on, the number of copies of a token identifies its patch.
-Such pairs of patch and token give a map from patches to tokens, and so the place of each token of an image.
+A message of copies of one image holds each token of this image as many times as there are copies, in any order.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.assign import distances, hungarian, take
+from privkit.attacks.assign import take
 from privkit.attacks.base import NotApplicable, Query, View
 from privkit.attacks.memory import Memory
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
@@ -22,13 +20,12 @@ from privkit.attacks.query_rules import Counted, QueryRules
 
 Read = TypeVar("Read")
 _ANY_NUMBER = 2**40
-LABEL_IMAGES = 50  # images of repeated patches: twice as many were measured to place no token better
+_SHARED, _LEAST_MESSAGES = 5, 100
+"""Most images whose copies share a message, and least number of such messages. More images save rounds, but then fewer
+tokens find their patches."""
 _CLOSE = 1e-3  # share of a channel's standard deviation: closer tokens are copies, which differ by rounding
 _LEAST_SPREAD = 1e-3  # share of the largest standard deviation of a channel; channels below it hold only rounding
 _DIRECTIONS = 4  # directions in which two groups of tokens are compared
-_PLAIN = 0.5  # least share of copies that must come back alike, and of labels that must be found
-_FITS = 3  # fits of the map from patches to tokens, each on own images in the order of the fit before
-_NUMBERS_AT_ONCE = 2**24  # most numbers of a table of pairs, and of the map's inputs
 _MATCHING_ROUNDS = 6  # rounds of alternating assignment; the keep share that it finds settles after three or four
 _RIDGE = 1e-6
 _ROWS_A_COMPONENT = 12  # rows per component: few rows show a patch's coarse content, not its texture
@@ -109,28 +106,36 @@ class Asker:
         sent = [self._uncopied(_filled(part, self.whole), len(part)) for part in images.split(self.whole)]
         return torch.cat([self.round(part) for part in sent])[: len(images)]
 
-    def unmixed(self, images: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Read the T tokens of N images from messages of copies: [N, T, D], and whether copies agreed, bool [N].
+    def shared(self, images: int) -> int:
+        """The number g of images whose copies share a message in `unmixed`, if so many `images` are read."""
+        most = min(_SHARED, self.rows // 2, images // _LEAST_MESSAGES)
+        return max(g for g in range(1, max(1, most) + 1) if self.rows % g == 0)
 
-        An image's tokens may be in any order. Tokens are sorted along a random direction, which puts copies of one
-        token side by side. Only one round is in memory at a time. `scale` [D] holds the channels' deviations.
+    def unmixed(self, images: Tensor, scale: Tensor, shared: int = 1) -> tuple[Tensor, Tensor]:
+        """Read the tokens of N images, a multiple of g (`shared`), from messages of copies of g images each.
+
+        Returns the T tokens of each of g images, in any order, [N/g, g·T, D], and whether copies agreed, bool [N/g].
+        Tokens are sorted along a random direction, which puts copies of one token side by side. Only one round is in
+        memory at a time. `scale` [D] holds the channels' deviations.
         """
-        size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
-        read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that
-        alike = torch.empty(len(images), dtype=torch.bool, device=images.device)  # stay would split up memory
-        for messages, own, same in zip(self.copied(images), read.split(count), alike.split(count), strict=True):
+        groups, tokens = len(images) // shared, shared * self._geometry.tokens
+        count, copies = self.whole // self.rows, self.rows // shared
+        read = torch.empty(groups, tokens, self._geometry.token_dim, device=images.device)  # small pieces that stay
+        alike = torch.empty(groups, dtype=torch.bool, device=images.device)  # would split up memory
+        sent = self.copied(images, shared)
+        for messages, own, same in zip(sent, read.split(count), alike.split(count), strict=True):
             line = (messages / scale) @ _directions(messages, 1)
-            runs = take(messages, line.squeeze(2).argsort(1)).unflatten(1, (tokens, size))
-            own.copy_(runs[:, :, size // 2])
+            runs = take(messages, line.squeeze(2).argsort(1)).unflatten(1, (tokens, copies))
+            own.copy_(runs[:, :, copies // 2])
             same.copy_(_close((runs - own.unsqueeze(2)) / scale).all(2).all(1))
         return read, alike
 
-    def copied(self, images: Tensor) -> Iterator[Tensor]:
-        """Send messages of B copies of one image each; yield each round's tokens, [m, B·T, D] for m images."""
-        count = self.whole // self.rows
+    def copied(self, images: Tensor, shared: int = 1) -> Iterator[Tensor]:
+        """Send messages of copies of `shared` images each; yield each round's tokens, [m, B·T, D] for m messages."""
+        count, copies = self.whole // self.rows * shared, self.rows // shared
         for part in images.split(count):
-            sent = self._uncopied(_filled(part, count).repeat_interleave(self.rows, 0), 0)
-            yield self.round(sent).unflatten(0, (-1, self.rows)).flatten(1, 2)[: len(part)]
+            sent = self._uncopied(_filled(part, count).repeat_interleave(copies, 0), 0)
+            yield self.round(sent).unflatten(0, (-1, self.rows)).flatten(1, 2)[: len(part) // shared]
 
     def _uncopied(self, images: Tensor, first: int) -> Tensor:
         """The images; if the rules forbid copies, the patches of the images from `first` on are put into other places.
@@ -151,82 +156,6 @@ def same_tokens(first: Tensor, second: Tensor) -> Tensor:
     along = _directions(first, _DIRECTIONS)
     one, two = (((x / scale) @ along).sort(1).values for x in (first, second))
     return (one - two).abs().amax((1, 2)).lt(_CLOSE * first.shape[2] ** 0.5)
-
-
-def patch_copies(tokens: int) -> list[int]:
-    """How often each patch occurs in an image of T = `tokens` patches: 1, 2, 3, … times; the last patch fills the rest.
-
-    In such an image, called a label image, the number of a patch's copies identifies the patch.
-    """
-    several, left = [1], tokens - 1
-    while left - (several[-1] + 1) > several[-1] + 1:
-        several.append(several[-1] + 1)
-        left -= several[-1]
-    return [*several, left]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelledTokens:
-    """Tokens whose patch is known, from images of repeated patches."""
-
-    patches: Tensor  # [L, K, P], the K patches of each of L images
-    whole: Tensor  # [L, P], the mean patch of each image
-    tokens: Tensor  # [L, K, D], the token of each patch
-    sure: Tensor  # bool [L, K], whether the token came back exactly as often as the patch was repeated
-
-
-def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """Make L = `number` ≥ 1 images of K repeated patches each (`patch_copies`), from random patches of [N, T, P].
-
-    Returns the images, [L, C, H, W], and the patches that each image repeats, [L, K, P].
-    """
-    several = torch.tensor(patch_copies(geometry.tokens), device=patches.device)
-    every = patches.flatten(0, 1)
-    spread = every.var(1)
-    distinct = (spread >= spread.mean() / 10).nonzero().squeeze(1)
-    rows = torch.randint(len(distinct), (number, len(several)), generator=draws, device=patches.device)
-    chosen = every[distinct[rows]]
-    return unpatchify(chosen.repeat_interleave(several, 1), geometry.patch, geometry.image_shape), chosen
-
-
-def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
-    """Find the token of each patch `chosen` [L, K, P], by its number of copies among an image's tokens [L, T, D].
-
-    >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
-    >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
-    [5.0, 7.0]
-    """
-    several = torch.tensor(patch_copies(rows.shape[1]), device=rows.device)
-    scaled = rows / token_scale(rows)
-    alike = torch.stack([_close(one.unsqueeze(0) - one.unsqueeze(1)) for one in scaled])
-    fits = alike.sum(2).unsqueeze(1) == several.unsqueeze(1)  # [L, K, T]
-    first = fits.int().argmax(2)
-    tokens = rows.gather(1, first.unsqueeze(2).expand(-1, -1, rows.shape[2]))
-    whole = (chosen * several.unsqueeze(1)).sum(1) / rows.shape[1]
-    return LabelledTokens(patches=chosen, whole=whole, tokens=tokens, sure=fits.sum(2) == several)
-
-
-def in_place(rows: Tensor, patches: Tensor, labels: LabelledTokens) -> Tensor:
-    """Put the tokens of N images, [N, T, D] in any order, in the order of the images' T patches, [N, T, P].
-
-    An affine map from a patch and its image's mean patch to the token is fitted to tokens with known patches
-    (`labels`), then to the images in the order that the map predicts. If less than half of the labels are sure (since a
-    model treats places differently), tokens are matched as in `match_own_tokens`.
-    """
-    if labels.sure.double().mean() < _PLAIN:
-        return match_own_tokens(rows.unsqueeze(1), patches.unsqueeze(1))[0].squeeze(1)
-    scale, seen = token_scale(rows), _with_mean(patches, patches.mean(1))
-    known, ordered = _with_mean(labels.patches, labels.whole)[labels.sure], labels.tokens[labels.sure]
-    some = max(1, _NUMBERS_AT_ONCE // (rows.shape[1] * max(rows.shape[1], seen.shape[2])))
-    for _ in range(_FITS):
-        forward, known = AffineMap.fit(known, ordered), seen
-        parts = zip(rows.split(some), seen.split(some), strict=True)
-        ordered = torch.cat([take(row, hungarian(distances(row / scale, forward(x) / scale))) for row, x in parts])
-    return ordered
-
-
-def _with_mean(patches: Tensor, whole: Tensor) -> Tensor:
-    return torch.cat([patches, whole.unsqueeze(1).expand_as(patches)], 2)
 
 
 def _filled(images: Tensor, count: int) -> Tensor:

@@ -81,6 +81,7 @@ def attack(
     auxiliary_labels: Tensor | None = None,
     query: Callable[[Tensor], Tensor] | None = None,
     lower: nn.Module | None = None,
+    block: nn.Module | None = None,
     upper: nn.Module | None = None,
     image_shape: tuple[int, int, int] | None = None,
     truth: Tensor | None = None,
@@ -98,6 +99,8 @@ def attack(
         auxiliary_labels: labels of the auxiliary images, int64 [M].
         query: the defended client as a function: images [B, C, H, W] -> their releases, in the same order.
         lower: the client's segment of the network, up to the cut: images -> smashed data. White-box attacks need it.
+        block: a public block that the client runs after the defense, on each row alone: tokens [B, T, D] -> [B, T, D].
+            Jigsaws undo it.
         upper: the server's segment of the network: smashed data -> logits.
         image_shape: (C, H, W) of the private images; None takes the shape of `auxiliary` or `truth`.
         truth: the N private images, [N, C, H, W] in [0, 1], in the order of the releases; they are used for scores
@@ -147,6 +150,7 @@ def attack(
         auxiliary_labels=auxiliary_labels,
         query=None if query is None else _asked(query),
         lower=lower,
+        block=block,
         upper=upper,
     )
     truth = None if truth is None else truth.clone()  # the attack may change its own images in place

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch.nn.modules import module as modules
 
+from privkit.torch_utils.flushed import flushes
+
 _Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # functions that read and set a setting
 
 
@@ -89,10 +91,7 @@ _SETTINGS: tuple[_Setting, ...] = (
     (torch.get_num_threads, torch.set_num_threads),
     (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
-    (
-        lambda: bool((torch.full((1,), 1e-40, dtype=torch.float32, device="cpu") * 1 == 0).item()),
-        torch.set_flush_denormal,
-    ),
+    (flushes, torch.set_flush_denormal),
     *(_flag(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")),
     _flag(torch.backends.mkldnn, "enabled"),
     (_hooks, _set_hooks),

@@ -81,6 +81,12 @@ def shared_lower(edge: Clients) -> nn.Module | None:
     return lower if holds_all(edge) else nn.Sequential(lower, HeldParts(edge))
 
 
+def public_block(edge: Clients) -> nn.Module | None:
+    """The frozen block that the clients run after the defense; None without one, or if the adversary holds only parts
+    of the release."""
+    return edge.block if holds_all(edge) else None
+
+
 def holds_all(edge: Clients) -> bool:
     """Whether the adversary holds the whole release, which a defense may split into parts for several storages."""
     return not edge.held or set(edge.defense.storages) <= set(edge.held)

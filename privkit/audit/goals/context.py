@@ -144,6 +144,10 @@ class AttackContext:
         splits = self.seed_data.splits
         return splits.private.y.cpu().bincount(minlength=splits.classes) / len(splits.private)
 
+    def block(self) -> nn.Module | None:
+        """The public block that the clients run after the defense; None if they run none."""
+        return None
+
     def lower(self) -> nn.Module | None:
         """The lower segment that a white-box adversary knows; None if there is none."""
 

@@ -26,7 +26,7 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 from privkit.training.no_labels import drawn_labels
-from privkit.wire.channel import answer_of, black_box_query, record_rounds, shared_lower
+from privkit.wire.channel import answer_of, black_box_query, public_block, record_rounds, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
@@ -84,6 +84,7 @@ class HonestClients:
         edge = self.edge
         self.query: Callable[[Tensor, Generator], QueryResult] = Queries(black_box_query(edge), ANY_QUERIES)
         self.lower: nn.Module | None = shared_lower(edge)
+        self.block: nn.Module | None = public_block(edge)
         self.imitate = imitated(edge, self.domain)
 
     @classmethod

@@ -32,7 +32,7 @@ from privkit.training.loop import learns, round_order
 from privkit.training.losses import next_tokens, own_loss
 from privkit.training.round import Round, split_round
 from privkit.training.u_shape import UShaped
-from privkit.wire.channel import black_box_query, holds_all, shared_lower
+from privkit.wire.channel import black_box_query, holds_all, public_block, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
 
 _HISTORY = 16  # most states of the server's segment that an attack gets, including the trained one
@@ -94,6 +94,9 @@ class TrainedContext(AttackContext):
             f": {who} keeps a lower segment of its own, so that nobody knows the others'; use --protocol sl or "
             "splitfed, or --training freeze_lower=true"
         )
+
+    def block(self) -> nn.Module | None:
+        return public_block(self.model.edge)
 
     def lower(self) -> nn.Module | None:
         return shared_lower(self.model.edge)

@@ -1,5 +1,6 @@
 """A block that clients run behind a shuffle protects nothing from an adversary who knows it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from privkit.attacks.inversion.jigsaw_white_box import JigsawWhiteBox
 from privkit.attacks.inversion.known_lower import before_block, without_block
 from privkit.attacks.inversion.white_box import WhiteBox
 from privkit.attacks.order.jigsaw import Jigsaw
+from privkit.attacks.query_rules import Counted, QueryRules
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.torch_utils.behind import Behind
 from privkit.training.clients import frozen_block
 from privkit.wire.channel import black_box_query, shared_lower
+from privkit.wire.queries import Queries
 from tests.attacks.order.puzzles import AUXILIARY, BATCH, VICTIMS, T, clients, projected
 
 
@@ -93,6 +96,22 @@ def test_views_and_answers_are_those_without_the_block() -> None:
     assert "undone: relative residual" in note
 
 
+def test_an_adversary_without_the_weights_undoes_the_public_block() -> None:
+    """Recorded rounds are counted as the clients count them."""
+    held, before = seen(BLOCK, BatchShuffle(keep=0.4, frozen_block=True))
+    assert held.query is not None
+    queries = Queries(held.query, QueryRules())
+    found, note = without_block(replace(held, lower=None, block=BLOCK, query=queries))
+    assert found.lower is found.block is None
+    torch.testing.assert_close(torch.cat([view.smashed for view in found.views]), before, atol=1e-4, rtol=1e-4)
+    assert "undone: relative residual" in note
+    assert isinstance(found.query, Counted)
+    found.query.rounds += 3
+    found.query(VICTIMS[:BATCH], Generator().manual_seed(0))
+    assert queries.rounds == 4
+    assert not isinstance(without_block(replace(held, lower=None, block=BLOCK))[0].query, Counted)
+
+
 def test_a_block_that_is_not_undone_is_named() -> None:
     held, _ = seen(steep(20.0), BatchShuffle(keep=0.4, frozen_block=True))
     assert "only in part" in without_block(held)[1]
@@ -116,9 +135,9 @@ def test_the_jigsaw_white_box_solves_and_inverts_what_lay_before_the_block(monke
     held, before = seen(BLOCK, BatchShuffle(keep=0.4, frozen_block=True))
     shown: list[ImageObservation] = []
 
-    def learn(attack: Jigsaw, observation: ImageObservation, *rest: Any) -> tuple[Unmoved, dict[str, Any]]:
+    def learn(attack: Jigsaw, observation: ImageObservation, *rest: Any) -> tuple[Unmoved, dict[str, Any], None]:
         shown.append(observation)
-        return Unmoved(), {"sources": []}
+        return Unmoved(), {"sources": []}, None
 
     def run(attack: WhiteBox, observation: ImageObservation, *rest: Any) -> Reconstruction:
         shown.append(observation)

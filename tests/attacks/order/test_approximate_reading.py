@@ -12,9 +12,9 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import NotApplicable, QueryResult
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.known_lower import before_block
-from privkit.attacks.order.approximate_reading import even_heaps, heaps, labelled_heaps
+from privkit.attacks.order.approximate_reading import even_heaps
 from privkit.attacks.order.own_tokens import OwnTokens, own_tokens
-from privkit.attacks.order.token_reading import AffineMap, patch_copies
+from privkit.attacks.order.token_reading import AffineMap
 from privkit.attacks.patches import Geometry
 from privkit.attacks.query_rules import QueryRules
 from privkit.audit.run import run_audit
@@ -139,17 +139,6 @@ def test_says_that_tokens_do_not_show_their_patches(share: float) -> None:
         read(replace(observation, query=noisy))
 
 
-def test_heaps_are_named_by_their_sizes() -> None:
-    several = torch.tensor(patch_copies(T))
-    draws = Generator().manual_seed(1)
-    centers = torch.randn(3, len(several), 8, generator=draws)
-    messages = centers.repeat_interleave(BATCH * several, 1)
-    messages = messages + 0.01 * torch.randn(messages.shape, generator=draws)
-    found = labelled_heaps(torch.zeros(3, len(several), 4), messages[:, torch.randperm(BATCH * T, generator=draws)], T)
-    assert found.sure.all()
-    assert (found.tokens - centers).abs().max() < 0.05
-
-
 def test_even_heaps_give_equal_patches_several() -> None:
     draws = Generator().manual_seed(1)
     centers = torch.randn(2, T, 8, generator=draws)
@@ -161,17 +150,18 @@ def test_even_heaps_give_equal_patches_several() -> None:
     assert near.amin(2).max() < 0.05
     counts = torch.nn.functional.one_hot(near.argmin(2), 6).sum(1)
     assert counts.tolist() == 2 * [[1, 1, 1, 1, 1, T - 5]]
-    assert heaps(messages, 6)[1].sort(1).values[:, -1].allclose(torch.tensor((T - 5) / T))
 
 
 @pytest.mark.slow
 def test_an_audit_of_batch_shuffling_with_the_block_falls_to_queries(tmp_path: Path) -> None:
-    """SSIM .63, .66 and .55 at seeds 0 to 2, MSE .034, .029 and .051; the mean image has .18 and .069."""
+    """The block is undone: SSIM .89 and MSE .005 at seed 0; the mean image has .18 and .069.
+
+    1,000 images, five in each message of copies, and two rounds that show what returns."""
     options = {"defense": "batch_shuffle:frozen_block=true", "attack": ["jigsaw"], "budget": "quick", "threads": 1}
     config = resolve(options)
     defended = next(one for one in config.defenses if one.name != "none")
     (row,) = run_audit(replace(config, defenses=(defended,)), out=tmp_path).rows
     assert row.status == "done"
-    assert row.recovered["unaligned"]["ssim"].value > 0.45
-    assert row.recovered["unaligned"]["mse"].value < 0.8 * row.floors["mean_image"]["unaligned"]["mse"].value
-    assert row.queries == 191
+    assert row.recovered["unaligned"]["ssim"].value > 0.7
+    assert row.recovered["unaligned"]["mse"].value < 0.4 * row.floors["mean_image"]["unaligned"]["mse"].value
+    assert row.queries == 202

@@ -122,7 +122,7 @@ def test_is_at_chance_on_noise_and_refuses_noise_that_is_mixed() -> None:
     assert score(direct_accuracy, found, truth) < 0.2
     assert score(neighbor_accuracy, found, truth) < 0.2
     views, _, knowledge = scene(noise, 0.4)
-    with pytest.raises(NotApplicable, match="the copies gave different tokens"):
+    with pytest.raises(NotApplicable, match="copies of an image gave different tokens"):
         run(Jigsaw(epochs=2, kicks=5), views, knowledge)
 
 

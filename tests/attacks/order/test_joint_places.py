@@ -66,7 +66,7 @@ def test_the_reading_that_draws_held_out_images_best_is_taken(best: int, monkeyp
     errors = iter(0.0 if number == best else 1.0 for number in range(3))
     monkeypatch.setattr(jigsaw, "_solver_error", lambda *_: next(errors))
     attack = Jigsaw(pairs="auto", epochs=1, kicks=2)
-    solver, state = attack.learn(
+    solver, state, _ = attack.learn(
         replace(knowledge, views=views, auxiliary=AUXILIARY[:30]), Generator().manual_seed(0), NoSession()
     )
     assert {"places", "joint"} <= set(state)
@@ -83,7 +83,7 @@ def test_own_images_are_drawn_better_by_a_network_that_learned() -> None:
     errors = []
     for epochs in (0, 32):
         attack = Jigsaw(epochs=epochs, kicks=0)
-        solver, _ = attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), NoSession())
+        solver, _, _ = attack.learn(replace(knowledge, views=views), Generator().manual_seed(0), NoSession())
         errors.append(jigsaw._solver_error(pixels(AUXILIARY), pixels(AUXILIARY), solver))
     assert errors[1] < 0.8 * errors[0]
 

@@ -31,7 +31,7 @@ def learned(attack: Jigsaw, knowledge: ImageObservation, memory: Memory | None) 
 
     counted = Queries(query, ANY_QUERIES)
     seen = replace(knowledge, query=counted, memory=memory)
-    solver, _ = attack.learn(seen, Generator().manual_seed(0), NoSession())
+    solver, _, _ = attack.learn(seen, Generator().manual_seed(0), NoSession())
     assert solver.network is not None
     parts = [solver.decoder.decode.weight, torch.tensor(solver.keep), *solver.network.state_dict().values()]
     return parts + list([] if solver.members is None else solver.members.state_dict().values()), counted.rounds, sent[0]

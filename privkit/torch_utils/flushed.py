@@ -1,0 +1,32 @@
+"""Treat numbers that are too small for float32's normal range as 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def flushes() -> bool:
+    """Whether this thread treats subnormal numbers (below 1.2e-38) as 0."""
+    return bool((torch.full((1,), 1e-40, dtype=torch.float32, device="cpu") * 1 == 0).item())
+
+
+@contextmanager
+def flushed() -> Iterator[None]:
+    """A context in which the CPU treats subnormal numbers as 0. Sharp probabilities are full of them, and each takes
+    about a hundred times as long as another number.
+
+    >>> with flushed():
+    ...     flushes()
+    True
+    >>> flushes()
+    False
+    """
+    before = flushes()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
