@@ -134,15 +134,15 @@ def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
 def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]:
     """Undo the block that the clients run after the defense, in the recorded views and in answers to queries.
 
-    Returns the observation of clients that end before the block, and a sentence on the residual. If the lower segment
-    does not end with such a block, the observation is unchanged, and the sentence is empty.
+    Returns the observation of clients that end before the block, and a sentence on the residual. Without a block, or if
+    an adversary without the lower segment cannot undo it, the observation keeps the releases as they are.
     """
-    lower, block = observation.lower, observation.block
+    lower, public = observation.lower, observation.block
     if isinstance(lower, Behind):
-        lower, block = lower.front, lower.block
-    if block is None:
+        public, lower = lower.block, lower.front
+    if public is None:
         return observation, ""
-    block, residuals = frozen(block, observation.views[0].smashed.device), list[float]()
+    block, residuals = frozen(public, observation.views[0].smashed.device), list[float]()
 
     def undone(view: View) -> View:
         def part(some: slice) -> Tensor:
@@ -154,5 +154,8 @@ def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]
 
     before = replace(observation.seen_through(undone), lower=lower, block=None)
     most = max(residuals)
+    if most > _UNDONE and lower is None:
+        told = f"the block behind the defense was not undone: relative residual {most:.1g}"
+        return replace(observation, block=None), told
     how = "" if most <= _UNDONE else " only in part, so that what follows is approximate"
     return before, f"the block behind the defense was undone{how}: relative residual at most {most:.1g}"

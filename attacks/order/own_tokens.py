@@ -177,15 +177,15 @@ def _queried_tokens(
             keep, _ = shares_kept(ordered[:whole], _gathered(asker, (once, again), images[:whole], whole, passes), size)
         return OwnTokens(tokens=ordered, patches=near.patches, keep=keep, in_order=False)
     if same_tokens(once, again).all():
-        given = "tokens of rows", images, once, again
-        ordered = asker.recalled(given, lambda: _in_rows(asker, images, patches, geometry, once))
+        of_rows = "tokens of rows", images, once, again
+        ordered = asker.recalled(of_rows, lambda: _in_rows(asker, images, patches, geometry, once))
         return OwnTokens(tokens=ordered, patches=patches[: len(ordered)], keep=1.0, in_order=False)
     shared = asker.shared(min(max(size, read), len(images)))
     a_round = whole // size * shared
     asker.must_have(-(-size // a_round), "where a shuffle mixes the images of a message")
     first, images = images[:whole], images[: min(max(size, read), asker.left * a_round) // shared * shared]
-    given = "tokens of copies", images, patches, once, again
-    ordered, alike = asker.recalled(given, lambda: _unmixed(asker, images, patches, geometry, once, shared))
+    of_copies = "tokens of copies", images, patches, once, again
+    ordered, alike = asker.recalled(of_copies, lambda: _unmixed(asker, images, patches, geometry, once, shared))
     patches = patches[: len(images)]
     known = min(whole, len(ordered) // size * size)
     crossed = torch.cat([once[:known], again[:known]])

@@ -115,6 +115,10 @@ def test_an_adversary_without_the_weights_undoes_the_public_block() -> None:
 def test_a_block_that_is_not_undone_is_named() -> None:
     held, _ = seen(steep(20.0), BatchShuffle(keep=0.4, frozen_block=True))
     assert "only in part" in without_block(held)[1]
+    found, note = without_block(replace(held, lower=None, block=steep(20.0)))
+    assert "not undone" in note
+    assert found.query is held.query
+    assert all(one is other for one, other in zip(found.views, held.views, strict=True))
 
 
 def test_without_a_block_nothing_changes() -> None:
