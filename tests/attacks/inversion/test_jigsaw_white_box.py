@@ -137,9 +137,9 @@ def test_the_white_box_sees_releases_and_answers_in_the_solved_order(monkeypatch
     """The jigsaw learns from all own images but those of the round on which the white box tries its priors."""
     seen: dict[str, ImageObservation] = {}
 
-    def learn(attack: Jigsaw, observation: ImageObservation, *rest: Any) -> tuple[Unflipped, dict[str, Any]]:
+    def learn(attack: Jigsaw, observation: ImageObservation, *rest: Any) -> tuple[Unflipped, dict[str, Any], None]:
         seen["jigsaw"] = observation
-        return Unflipped(), {"sources": []}
+        return Unflipped(), {"sources": []}, None
 
     def run(attack: WhiteBox, observation: ImageObservation, *rest: Any) -> Reconstruction:
         seen["white box"] = observation
