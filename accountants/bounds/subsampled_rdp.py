@@ -49,11 +49,13 @@ def without_replacement_grid_rdp(orders: ArrayLike, rate: float, base: LossDistr
     """The Rényi curve of one release from k of n clients under replace-one, if the loss without sampling is given on a
     grid: float [A].
 
-    `base` is the distribution of the loss ln y (y = P/Q, the likelihood ratio of two neighbors) without sampling. It
-    dominates the release, and is equal in both directions. With γ = k/n (`rate`), the sampled ratio is L = 1 − γ + γy,
-    and the curve ε(α) obeys e^{(α−1)ε(α)} = 1 + E_Q[f(L); y > 1] for f(L) = L^α − 1 − α(L − 1) + L^{1−α} − 1 + (α −
-    1)(L − 1). This mean grows with the base profile, since f is convex and touches 0 at L = 1. For small x = L − 1, f
-    is replaced by its upper bound α(α − 1)x²/2·((1 + x)^{max(α − 2, 0)} + 1) (Taylor).
+    `base` is the distribution of the loss ln y without sampling, where y = P/Q is the likelihood ratio of two
+    neighbors. This distribution must dominate the release's, and must stay the same if P and Q change roles.
+
+    With γ = k/n (`rate`), the sampled ratio is L = 1 − γ + γy, and the curve ε(α) obeys e^{(α−1)ε(α)} = 1 + E_Q[f(L);
+    y > 1] for f(L) = L^α − 1 − α(L − 1) + L^{1−α} − 1 + (α − 1)(L − 1). This mean grows with the base profile, since f
+    is convex and touches 0 at L = 1. For small x = L − 1, f is replaced by its upper bound α(α − 1)x²/2·((1 + x)^{max(α
+    − 2, 0)} + 1) (Taylor).
 
     The curve at A orders α > 1 is infinite if the base loss can be infinite, or if the mean overflows.
 

@@ -25,7 +25,8 @@ Specification = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A reference value. It is met within the larger of the two tolerances.
+    """A reference value. A computed value matches it if they differ by no more than the larger of two tolerances:
+    `abs`, and `rel` times the size of the reference value.
 
     Attributes:
         id: unique name of the case in the reference tables.

@@ -42,7 +42,8 @@ class ControlClients(Protocol):
         """Send one round of the adversary's records, and return the answer; see `privkit.attacks.base.Query`."""
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of `apart` (guesses minus records, [N, ...]) that the releases can reveal; see `projected`."""
+        """The component of the errors that the releases can reveal; see `projected`. `apart` holds the errors: guesses
+        minus records, [N, ...]."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,9 +59,9 @@ class SeenTokens(ReconstructingAttack):
             error. A larger weight identifies more images, but reconstructs them less exactly.
 
     Raises:
-        NotApplicable: by `run`, if releases are vectors, the mixing is secret or adds tokens, the adversary's images
-            fill fewer than two rounds, or an answer is not finite; for dropped tokens, also in the cases of
-            `dropped_places`.
+        NotApplicable: by `run`, in any of these cases: releases are vectors; the mixing is secret; the mixing adds
+            tokens; the adversary's images fill fewer than two rounds; an answer to a query is not finite. If tokens
+            were dropped, also in the cases of `dropped_places`.
 
     The result's `curve` is the error on a held-out tenth of the adversary's images: first of the linear guesses, then
     of the network after each epoch. The network's correction is multiplied by the factor in [0, 1] that fits these

@@ -255,7 +255,8 @@ def piece_losses(
 
 
 def piece_steps(count: int, joint: bool) -> int:
-    """Number of steps in an epoch of `piece_losses`, with joint places or without."""
+    """Number of steps in an epoch of `piece_losses` on `count` images. With `joint`, the network predicts the places of
+    all tokens of an image at once, instead of each token's place separately."""
     return -(-min(count, _IMAGES_AN_EPOCH) // _images_of_step(joint))
 
 

@@ -151,7 +151,10 @@ class Asker:
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:
-    """Whether both groups of each of G pairs hold the same n tokens, [G, n, D], in any order: bool [G]."""
+    """Whether group g of `first` and group g of `second` hold the same n tokens, in any order: bool [G].
+
+    Both tensors hold G groups of tokens, [G, n, D].
+    """
     scale = token_scale(first)
     along = _directions(first, _DIRECTIONS)
     one, two = (((x / scale) @ along).sort(1).values for x in (first, second))

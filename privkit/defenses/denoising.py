@@ -302,8 +302,8 @@ class Scaling(Denoising):
     Attributes:
         factor: λ > 0 (1/α in the paper). With "auto", the server estimates the λ with the least mean squared error of
             the scaled data while it trains.
-        place: the party that multiplies: the "server", or before it the "client" or the "mixer", a party that mixes the
-            clients' messages.
+        place: the party that multiplies: "server", or a party that handles the data before the server: "client", or
+            "mixer" (which mixes the clients' messages).
         variant: how gradients pass (see `privkit.defenses.denoising.GradientVariant`). The paper's released code uses
             "undone" for MNIST, "straight_through" for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and
             Amazon reviews.

@@ -22,8 +22,10 @@ _DELIMITER = re.compile("[;\t]")  # delimiters of spreadsheets whose numbers hav
 def csv_columns(
     name: str, root: Path, file: str, needed: Sequence[tuple[str, str]], filled: Collection[str], *, skip_bad: bool
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """Read a CSV file with a header: the cells of each column by its name, and a tuple with one sentence that counts
-    omitted rows, or an empty tuple. Raises `DataError` if no row is good, or if two columns have the same name.
+    """Read a CSV file with a header. Return the cells of each column by the column's name, and a tuple of notes: one
+    sentence that says how many rows were omitted, or nothing if none were.
+
+    Raises `DataError` if no row is good, or if two columns have the same name.
 
     Args:
         file: name of the file in `root`, plain or gzip (.gz); UTF-8, with or without a byte-order mark.
