@@ -37,7 +37,7 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 from privkit.wire import channel
-from privkit.wire.channel import black_box_query, moved_view, shared_lower
+from privkit.wire.channel import black_box_query, moved_view, public_block, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
@@ -167,6 +167,9 @@ class _RecordedContext(AttackContext):
         edge = defended(lower, self.source, self.config.protocol.spec, derive(self.cell.seed, "frozen block"))
         _must_fit(edge.to(self.device), self.source, self.device)
         return edge
+
+    def block(self) -> nn.Module | None:
+        return public_block(self._lower) if isinstance(self._lower, Clients) else None
 
     def lower(self) -> nn.Module | None:
         return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower

@@ -270,7 +270,7 @@ def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageOb
         query=None if query is None else Queries(query, rules),
         rules=rules,
         lower=context.lower() if "lower" in declared else None,
-        block=context.block(),
+        block=context.block() if {"query", "lower"} & declared else None,
         upper=context.upper() if "upper" in declared else None,
         upper_history=context.upper_history() if "upper_history" in declared else None,
         clients=context.clients() if "clients" in declared else None,
