@@ -100,7 +100,7 @@ def attack(
         query: the defended client as a function: images [B, C, H, W] -> their releases, in the same order.
         lower: the client's segment of the network, up to the cut: images -> smashed data. White-box attacks need it.
         block: a public block that the client runs after the defense, on each row alone: tokens [B, T, D] -> [B, T, D].
-            Jigsaws undo it.
+            Jigsaws and `drag_reorder` undo it.
         upper: the server's segment of the network: smashed data -> logits.
         image_shape: (C, H, W) of the private images; None takes the shape of `auxiliary` or `truth`.
         truth: the N private images, [N, C, H, W] in [0, 1], in the order of the releases; they are used for scores

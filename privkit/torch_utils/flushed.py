@@ -16,7 +16,7 @@ def flushes() -> bool:
 @contextmanager
 def flushed() -> Iterator[None]:
     """A context in which the CPU treats subnormal numbers as 0. Sharp probabilities are full of them, and each takes
-    about a hundred times as long as another number.
+    about ten times as long as another number.
 
     >>> with flushed():
     ...     flushes()
