@@ -152,7 +152,7 @@ def calibrate(
         if parameter == "delta":
             least = answer.delta(mechanism_of(given), epsilon, **how)  # type: ignore[arg-type]
             return _print_found("delta", least.delta, least, as_json)
-        begun = _NOISE if parameter in _NOISE else (parameter,)  # the noise that a mechanism has not says so itself
+        begun = _NOISE if parameter in _NOISE else (parameter,)  # a mechanism with the other noise raises its own error
         start: Any = (mechanism_of(given, dict.fromkeys(begun, 1)), parameter)
         if tpr is not None:
             true, false = _rates(tpr)
@@ -182,7 +182,7 @@ def permutations(
     variant: Annotated[str, typer.Option(help="algorithm_2, final_shuffle or kept_in_place.")] = "final_shuffle",
     as_json: Json = False,
 ) -> None:
-    """Permutation counts of patch and batch shuffling (σ-privacy), and why they do not give differential privacy."""
+    """Count the orders of tokens after patch or batch shuffling (σ-privacy); this is no differential privacy."""
     from privkit.accountants.shuffles import certificates
     from privkit.accountants.shuffles import permutations as counts
 
@@ -323,7 +323,7 @@ def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterat
     elif out.suffix in (".csv", ".json"):
         text, (kept, passed) = reports.csv_text if out.suffix == ".csv" else reports.json_text, tee(rows)
         with _written(out) as keep:
-            for line, row in zip_longest(text(kept), passed):  # one line more than rows
+            for line, row in zip_longest(text(kept), passed):  # the heading is one more line
                 keep(line)
                 if row is not None:
                     yield row

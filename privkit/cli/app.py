@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     add_completion=False,
-    rich_markup_mode=None,  # plain help: rich's takes longer to import than the help may
+    rich_markup_mode=None,  # plain help, since importing rich takes too long
     pretty_exceptions_enable=False,
     help="What a split-learning defense proves, what attacks recover from it, and what it costs.\n\n"
     "Exit codes: 0 clean, 1 a gate failed, 2 bad usage or configuration, 3 cells errored or are missing, a file is "

@@ -25,7 +25,7 @@ _BY_MIXER = (
     "noise_site is empty, so the mixer adds the noise; in the defense dp_cutmixsl each client adds it, unless "
     "site=mixer: give noise_site = client for the defense's ε"
 )
-_PROVEN = ("epsilon", "lower", "method", "order", "at_grid_edge", "sound", "statement")  # of a certificate
+_PROVEN = ("epsilon", "lower", "method", "order", "at_grid_edge", "sound", "statement")  # fields of a certificate
 _CHUNK = 2_000  # rows that are computed in one vectorised pass
 
 

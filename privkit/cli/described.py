@@ -34,14 +34,14 @@ def described(kind: str) -> list[dict[str, Any]]:
     The tables come from the user's cache if it is current. A kind with installed plug-ins is never cached."""
     if any(True for _ in plug_ins(kind)):
         return _read(kind)
-    changes = [own_source(), sorted(own_table(kind).items()), __version__, sys.version]  # with any, the cache is stale
+    changes = [own_source(), sorted(own_table(kind).items()), __version__, sys.version]  # the cache is valid for these
     file, state = root(cache_folder()) / f"described-{kind}.json", json.dumps(changes)
     with suppress(OSError, Broken):
         return list(opened(read_bytes(file, MOST_TEXT), kind=kind, state=state)["entries"])
     entries = _read(kind)
     if any(entry["summary"].startswith("broken: ") for entry in entries):  # the missing package may be installed later
         return entries
-    with suppress(PrivkitError, OSError):  # a cache that cannot be written costs time alone
+    with suppress(PrivkitError, OSError):  # without a cache, commands are only slower
         from privkit.files.storage import write_bytes
 
         write_bytes(file, sealed({"kind": kind, "state": state, "entries": entries}).encode())

@@ -24,7 +24,7 @@ from privkit.torch_utils.freed_memory import keep_freed_memory
 
 _PROBE_SECONDS = 0.8
 """Seconds spent on timing the attacks of a run; opening the data and timing training steps come on top."""
-_FORWARD = 1 / 3  # share of a training step that takes no gradient
+_FORWARD = 1 / 3  # time of a forward pass, as a share of a training step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ _RUN = ("junit", "annotations", "quiet", "as_json")
 
 
 def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[..., None]:
-    """Make the command `frontier`: every flag of the command `audit`, and `--vary` and `--from`."""
+    """Make the command `frontier`, which has the flags of the command `audit`, and `--vary` and `--from`."""
 
     def command(
         vary: Annotated[

@@ -176,7 +176,7 @@ def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
     (numbers, note), *others = run_tables(rows)
     if over_seeds(rows):
         note = f"{note} One line per seed: {page.parent / 'tables' / 'audit.md'}"
-    yield numbers if numbers.rows else None, note  # none if all attacks asked for labels, members or canaries
+    yield numbers if numbers.rows else None, note  # None if no attack reconstructs records
     yield from others
     if found := frontier(rows):
         yield frontier_table(found), FRONTIER_NOTE

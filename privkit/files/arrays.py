@@ -46,7 +46,7 @@ def read_arrays(
                 raise ValueError(f"{name} is {arrays[name].dtype} {list(arrays[name].shape)}")
         if len({len(array) for array in arrays.values()}) > 1:
             raise ValueError("its arrays have different lengths")
-    except Exception as error:  # zipfile, zlib and numpy each raise their own kind
+    except Exception as error:  # zipfile, zlib and numpy raise different errors
         reason = " ".join(str(error).split())[:200]
         raise DamagedFile(f"{path} is damaged ({reason}); delete {path.parent} and repeat the run's command") from None
     return arrays

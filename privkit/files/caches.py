@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 _VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "TRITON_CACHE_DIR": "triton", "MPLCONFIGDIR": "matplotlib"}
-"""Environment variable -> its folder in our cache; what a user has set stays."""
+"""Environment variable -> its folder in privkit's cache; a variable that the user has set is kept."""
 
 
 @cache

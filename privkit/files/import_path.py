@@ -82,7 +82,7 @@ def imported(what: str, path: str) -> Any:
             home = import_module(module)
     except (MemoryError, PrivkitError):
         raise
-    except (Exception, SystemExit) as error:  # whatever a user's module does at import, an exit among it
+    except (Exception, SystemExit) as error:  # a user's module may raise anything at import
         raise UsageError(f"cannot import {what} {path}: {one_line(error, None)}; {_cure(module, error)}") from error
     if hasattr(home, name):
         found = getattr(home, name)

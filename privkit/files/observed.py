@@ -25,18 +25,18 @@ _CALLERS = tuple(
     f"privkit.{room}." for room in ("audit", "cli", "files.import_path", "parts", "recording", "run", "settings")
 )
 """Packages and modules that call a part and are not called by parts; the search of the call stack ends at them."""
-_DATA = "privkit.audit.seed_data"  # it opens the data, whose records are hashed themselves
+_DATA = "privkit.audit.seed_data"  # opens the data; privkit hashes the records instead of the files
 _LIBRARIES = ("accountants", "attacks", "reports")  # in a checkout they lie beside the package
 _SYSTEM = ("/usr", "/proc", "/sys", "/dev", "/etc", "/bin", "/lib", "/lib64")
 _WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 ABSENT = "absent"  # instead of a hash, if code looked for a file that does not exist
 
-_plugins: set[str] = set()  # top-level packages of the parts, which may be installed
+_plugins: set[str] = set()  # top-level packages of the user's parts; they may be installed packages
 _read: dict[str, dict[str, None]] = {}  # source file -> files that it read
 _hashes: dict[str, str] = {}  # file -> SHA-256 at its last opening
-_stats: dict[str, tuple[int, ...]] = {}  # file -> its state at the last hashing
+_stats: dict[str, tuple[int, ...]] = {}  # file -> its inode, size and times at the last hashing
 _opened: set[str] = set()  # files that were opened in this run
-_mixed: set[str] = set()  # opened files that had two contents
+_mixed: set[str] = set()  # files whose content differed between two openings
 _left_out: set[str] = set()  # folders of runs, and files that a part wrote
 _busy = threading.local()
 _lock = threading.RLock()
@@ -62,8 +62,8 @@ def watch(module: str) -> None:
     if module.partition(".")[0] == "privkit":
         return
     if not _plugins:
-        cache_folder()  # the hook asks for it
-        sys.addaudithook(_hook)  # for good: Python has no way to remove one
+        cache_folder()  # computed here, since the hook needs it
+        sys.addaudithook(_hook)  # Python cannot remove a hook
     _plugins.add(module.partition(".")[0])
 
 
@@ -127,7 +127,7 @@ def _note(path: str, flags: int, frame: FrameType | None) -> None:
         return
     with _lock:
         if flags & _WRITES:
-            _left_out.update({path} if called else ())  # a script that edits a file between two runs is no part
+            _left_out.update({path} if called else ())  # if privkit called the writer
             return
         for reader in readers:
             _read.setdefault(reader, {})[path] = None
@@ -153,7 +153,7 @@ def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
             if f"{name}.".startswith(_CALLERS):
                 return files, True
         elif name.partition(".")[0] in _plugins or not _ignored(frame.f_code.co_filename):
-            home = frame.f_globals.get("__file__")  # also for source that calls exec
+            home = frame.f_globals.get("__file__")  # differs from co_filename if source calls exec
             files |= {os.path.abspath(at) for at in (frame.f_code.co_filename, home) if isinstance(at, str)}
         frame = frame.f_back
     return files, False

@@ -57,7 +57,7 @@ def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
                 handle.flush()
                 if flush:
                     os.fsync(handle.fileno())
-            os.replace(half, path)  # in place of a link, and not through it
+            os.replace(half, path)  # replaces a link, instead of writing to its target
         except BaseException:
             half.unlink(missing_ok=True)
             raise
@@ -206,7 +206,7 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
     from safetensors.torch import load
 
     weights, own = load(checked_bytes(path, known)), module.state_dict()
-    for name, value in weights.items():  # torch would convert another kind of numbers without a word
+    for name, value in weights.items():  # torch would convert another dtype silently
         if name in own and value.dtype != own[name].dtype:
             raise DamagedFile(
                 f"{path}: {name} is {value.dtype}, not {own[name].dtype}; delete {path.parent} and {AGAIN}"

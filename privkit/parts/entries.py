@@ -24,7 +24,7 @@ def part_entries(kind: str) -> list[dict[str, Any]]:
     for name, target in sorted(part_table(kind).items()):
         try:
             rows.append(describe_part(name, load(target)))
-        except UsageError as error:  # one broken plug-in hides no other
+        except UsageError as error:  # other plug-ins are still listed
             rows.append(_row(name, f"broken: {error}"))
     rule = "a name has letters, digits, _ and -, at most 64 of them"
     return rows + [_row(repr(name), f"left out: {rule}") for name in misnamed(kind)]

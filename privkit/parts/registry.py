@@ -230,12 +230,12 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
     except NameError as error:
         raise UsageError(f"{what}: its annotations cannot be read: {error}; {_REPAIR}") from None
     fields = [field.name for field in dataclasses.fields(cls)]
-    values = {}  # in the field's own type, so that 1 and 1.0 make the same specification
+    values = {}  # in the field's type, so that 1 and 1.0 give the same specification
     for key, value in options.items():
         if key not in fields:
             raise unknown(f"option of {what}", str(key), fields)
         if value == "none" and type(None) in get_args(types[key]) and str not in get_args(types[key]):
-            value = None  # TOML has no word for it
+            value = None  # TOML has no null
         try:
             values[key] = TypeAdapter(types[key]).validate_python(value, strict=True)
         except ValidationError as error:

@@ -41,14 +41,14 @@ class Processes(Executor):
             self._load[slot] += 1
             inner = self._submitted(slot, partial(fn, *args, **named))
         future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # nobody cancels what a process does
+        future.set_running_or_notify_cancel()  # a task in a process cannot be canceled
         inner.add_done_callback(partial(self._ended, slot, future))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         for pool in filter(None, self._pools):
             pool.shutdown(wait=False, cancel_futures=True)
-        children = list(self._children.values())  # they vanish as they end
+        children = list(self._children.values())  # copied, since ended processes are removed
         for child in children:
             child.kill()
         for child in children:
@@ -91,7 +91,7 @@ def _end_of(child: BaseProcess) -> str:
 
 
 def _begin(own: str) -> None:
-    """Set up a new process: its device, its end with the parent, and protection from Ctrl-C and printed output."""
+    """Set up a new process: it uses the device `own`, ends with its parent, ignores Ctrl-C, prints to stderr only."""
     global device
     device = own
     parent = multiprocessing.parent_process()
@@ -104,7 +104,7 @@ def _begin(own: str) -> None:
     Thread(target=follow, daemon=True, name="parent").start()
     with suppress(AttributeError, OSError):  # not on Windows
         os.setsid()
-    os.dup2(2, 1)  # standard output is the command's
+    os.dup2(2, 1)  # only the command writes to standard output
 
 
 @contextmanager
@@ -135,7 +135,7 @@ class _Jobs(Executor):
     logs, must be visible to all nodes; `options` are submitit's parameters, with `cluster` as slurm, local or debug."""
 
     PAUSE = 0.5
-    """Seconds between two looks at the jobs."""
+    """Seconds between two checks of the jobs."""
 
     def __init__(self, home: Path, options: Mapping[str, Any]) -> None:
         options = {"name": "privkit", **options}
@@ -177,7 +177,7 @@ class _Jobs(Executor):
                 for job in jobs if self._queue else ():
                     job.watcher = self._queue
                 self._jobs |= {future: job for (future, _), job in zip(new, jobs, strict=True)}
-            except Exception as error:  # sbatch refuses
+            except Exception as error:  # sbatch refused the jobs
                 for future, _ in new:
                     future.set_exception(error)
             for future, job in list(self._jobs.items()):
@@ -236,8 +236,8 @@ def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
     distributed = _module("distributed", "dask")
     with ExitStack() as closes:
         if not address:
-            logging.getLogger("distributed").setLevel(logging.CRITICAL)  # a lost worker is told by the run
-            # a run counts the workers that a cell loses: Dask tells each, and of one cell
+            logging.getLogger("distributed").setLevel(logging.CRITICAL)  # the run reports lost workers
+            # a run counts the workers lost by each cell: Dask reports each loss, and gives a worker one cell at a time
             told = {"distributed.scheduler.allowed-failures": 0, "distributed.scheduler.worker-saturation": 1.0}
             with _main_hidden(), import_module("dask").config.set(told):
                 cluster = distributed.LocalCluster(

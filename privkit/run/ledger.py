@@ -90,7 +90,7 @@ class RunLedger(RunFolder):
         self._lock = FileLock(self.path / ".lock", poll_interval=0.01)
         check_usable(self.path)
         if os.path.lexists(self.path):
-            self._own()  # refused folders stay as they were, without even a lock
+            self._own()  # before the lock file is created: a refused folder stays unchanged
 
     def __enter__(self) -> RunLedger:
         """Become the writer: continue the run in the folder, or begin a new run."""
@@ -100,7 +100,7 @@ class RunLedger(RunFolder):
             self.unlocked = _no_locks(open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT))
             self._acquire()
         try:
-            earlier = self._own()  # again: another process may have begun a run since
+            earlier = self._own()  # checked again, since another process may have begun a run
             sweep(self.path)
             if earlier is not None:
                 self.manifest = earlier
@@ -139,7 +139,7 @@ class RunLedger(RunFolder):
         if earlier is not None and earlier.fingerprint != self.manifest.fingerprint:
             begun = any(next(self.path.glob(pattern), None) for pattern in ("controls/*", "cells/*/result.json"))
             if not begun and not any(map(holds, self.path.glob("models/*"))):
-                return None  # refused over its data, batch size or model: the mended command goes on
+                return None  # the earlier command was refused before it computed; the corrected one continues
             differs = next(config_differences(earlier.config, self.manifest.config), "its order")
             raise RunFolderError(
                 f"{self.path} belongs to another configuration (it differs in {differs}); "
@@ -154,7 +154,7 @@ class RunLedger(RunFolder):
             remove(self.path / LEADER)
             if (self.path / SCRATCH).is_dir():
                 with suppress(OSError):
-                    (self.path / SCRATCH).rmdir()  # if no worker left anything
+                    (self.path / SCRATCH).rmdir()  # fails if a worker left files
         self._lock.release()
 
     def set_aside(self, homes: Iterable[Path]) -> None:
@@ -229,7 +229,7 @@ class RunLedger(RunFolder):
         for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):
             path, mark = inside(self.path, *name.split("/")), marks.get(name.partition("/")[0])
             if mark is None or (mark, path.name) == (TRAINED, MADE_OF) or not (path.parent / mark).exists():
-                write_bytes(path, files[name], flush=mark == TRAINED)  # a cell counts by its line
+                write_bytes(path, files[name], flush=mark == TRAINED)  # `finish` flushes cells
         for name in gone:
             remove(inside(self.path, *name.split("/")))
 
@@ -237,7 +237,7 @@ class RunLedger(RunFolder):
         """Store the files of a lost worker, and remove its folder; "*" means all tasks, for use when no worker runs."""
         for scratch in self.path.glob(f"{SCRATCH}/{task}"):
             there = RunFolder(scratch)
-            if there.path == scratch:  # it is no link
+            if there.path == scratch:  # not a link
                 self.store(there.contents(there.names()))
                 shutil.rmtree(scratch, ignore_errors=True)
 
@@ -255,7 +255,7 @@ class RunLedger(RunFolder):
         """Sort the lines of `results.jsonl` into the order of `rows`, in which a single worker would write them."""
         wanted = [line(row) for row in rows]
         if [data.decode() for data in lines_of(self.results)] != wanted or self._flushed:
-            self._write_lines(wanted)  # and flushed
+            self._write_lines(wanted)  # also flushes to disk
 
     def _write_lines(self, lines: Iterable[str]) -> None:
         write_bytes(self.results, "".join(f"{text}\n" for text in lines).encode())
@@ -281,7 +281,7 @@ def _no_locks(descriptor: int) -> str:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return ""
-    except OSError as error:  # network file systems may have none
+    except OSError as error:  # network file systems may lack locks
         return f"the run folder cannot be locked ({error.strerror}); start no second process on it"
     finally:
         os.close(descriptor)

@@ -74,7 +74,7 @@ def _on(config: AuditConfig, defense: Component, seed: int) -> list[Cell]:
 
 def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int) -> Cell:
     budget = asdict(config.budget)
-    for of_attacks in ("attack_epochs", "attack_doublings"):  # the attack's own fields say it
+    for of_attacks in ("attack_epochs", "attack_doublings"):  # the attack's fields have these numbers
         del budget[of_attacks]
     victims = budget.pop("victims")
     parts = {name: getattr(config, name).to_json() for name in ("dataset", "model", "protocol", "partition")}

@@ -126,7 +126,7 @@ def _version(package: str, module: str) -> str | None:
     if not isinstance(loaded, str) or loaded == installed:
         return installed
     if loaded.partition("+")[0] == installed.partition("+")[0]:
-        return str(loaded) if package == "torch" else installed  # torch's own tells its build, such as +cpu
+        return str(loaded) if package == "torch" else installed  # torch.__version__ names the build, such as +cpu
     return f"{loaded} loaded, {installed} installed"
 
 

@@ -101,7 +101,7 @@ def files_read(made_of: Provenance) -> dict[str, str]:
     paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
     known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}
     loaded: set[str] = set()
-    if any(_computes_imports(_tree(Path(path))) for path in paths):  # it may take what another part had loaded
+    if any(_computes_imports(_tree(Path(path))) for path in paths):  # the module may be loaded already
         loaded = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
     found = {}
     for file, digest in read_by(paths, loaded).items():
@@ -135,7 +135,7 @@ def _file(name: str, module: ModuleType | None) -> Path | None:
     for level in range(name.count(".") + 1):
         try:
             spec = PathFinder.find_spec(".".join(name.split(".")[: level + 1]), where)
-        except Exception:  # a finder of somebody's
+        except Exception:  # an installed finder may raise anything
             return None
         if spec is None:
             return None
@@ -150,7 +150,7 @@ def _digest(name: str, module: ModuleType | None, path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot read the source of {name}, {path} ({error.strerror}); restore the file") from None
     spec, (known, first) = getattr(module, "__spec__", None), _seen.get(name, (None, digest))
-    same = known is None or known is spec  # a module that is imported anew has another one
+    same = known is None or known is spec  # a module that is imported again has a new one
     if spec is not None and same and first != digest:
         raise UsageError(
             f"{path} was edited after this process imported it, and the old code would run; start Python anew"

@@ -13,7 +13,7 @@ from privkit.parts.registry import read_options, specify
 from privkit.settings.values import as_options
 
 _MOST = 1_000_000_000
-"""Most images or epochs of a budget: far more than anybody computes, and small enough for every formula."""
+"""Largest number of images or epochs of a budget: larger than any practical run, and small enough for all formulas."""
 
 _Images = Annotated[int, Ge(1), Le(_MOST)]
 _Passes = Annotated[int, Ge(0), Le(_MOST)]
@@ -54,9 +54,8 @@ BUDGETS = {
     "medium": Budget(private=20_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=30, attack_epochs=30),
     "large": Budget(private=40_000, auxiliary=10_000, test=10_000, victims=1_000, epochs=60, attack_epochs=50),
 }
-"""smoke: seconds, for tests. quick: the default, a minute or two on two CPU cores. small: five times as many victims.
-
-medium: minutes on a GPU. large: the papers' epochs."""
+"""Name -> budget. smoke: seconds, for tests. quick: the default, a minute or two on two CPU cores. small: as quick, but
+with 500 attacked images. medium: minutes on a GPU. large: the papers' epochs."""
 
 
 DEFAULT = "quick"

@@ -32,8 +32,9 @@ PART_SETTINGS = {
 }
 """Setting -> the kind of its parts."""
 INDEX = Path(__file__).with_name("parts.json")
-"""Kind -> name -> `target` (module:object), `checked` (whether it is a `Checked`), `fields`: option -> its annotation,
-as text, None if that needs torch. A test compares it with the parts, and says how to write it anew."""
+"""The index file: kind -> name -> `target` (module:object), `checked` (whether it is a `Checked`), and `fields`, which
+has for each option the text of its annotation, None if that needs torch. A test compares the file with the parts, and
+says how to write it again."""
 _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "isfinite": math.isfinite} | {
     name: value for module in (typing, annotated_types) for name, value in vars(module).items()
 }
@@ -103,14 +104,14 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
             raise unknown(setting, name, {*own, *foreign})
         return
     entry = indexed()[kind].get(name)
-    if entry is None or entry["target"] != own[name]:  # it is newer than the index, or a program put it into the table
+    if entry is None or entry["target"] != own[name]:  # newer than the index, or registered by a running program
         return
     if setting == "dataset":
-        options.pop("classes", None)  # every dataset has it, beside its fields
+        options.pop("classes", None)  # every dataset has this option, which is no field
     if setting == "defense":
         _check_part("protocol", "protocols", options.pop("protocol", None))
         if options.get("place") is not None and "place" not in entry["fields"]:
-            options.pop("place")  # the registry compares it with the one place of the defense
+            options.pop("place")  # such a defense has one fixed place, with which the registry compares the option
     _check_options(f"{setting} {name}", entry, options)
 
 

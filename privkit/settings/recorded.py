@@ -46,7 +46,7 @@ def sufficient_attacks(recording: Recording) -> Chosen:
     described, own, kind = recording.description, len(recording.own) > 0, recording.domain.kind
     with only(recording.trust):
         known = choose(parse("defenses", described.defense), kind.name).attacks if described.defense else ()
-    asked = described.lower is not None  # without it, nobody can say what the edge would answer
+    asked = described.lower is not None  # without the lower segment, no query can be answered
     has = {"auxiliary": own, "query": asked, "lower": asked}
     specs = {attack: parse("attacks", attack).spec for attack in (*known, *kind.general)}
     fits = [
@@ -84,7 +84,7 @@ def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
     builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
     modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
 
-    # like a dataset's, the domain is an attribute of the class, not a field: a cell's id follows from the files
+    # the domain is an attribute of the class, as in a dataset; a field would change the ids of cells
     stand_in: Any = type(Recorded.__name__, (Recorded,), {"domain": recording.domain.name})
 
     def part(name: str, label: str) -> Component:

@@ -35,7 +35,7 @@ class Setting:
     check: Callable[[Any], Any] = lambda given: given
     answer: bool = True  # whether it may change a result, so that the fingerprint of a run depends on it
     file: bool = True  # whether a configuration file may hold it
-    recorded: bool = False  # whether an audit of a recording may have it; others describe a training
+    recorded: bool = False  # whether an audit of a recording may have it; the other settings describe a training
     of_cell: bool = True  # whether the command of one cell repeats it from the command of its run
 
     @property

@@ -60,7 +60,7 @@ class Certificate:
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A certificate that contradicts itself is a fault of ours, never of the user's.
+        # Assertions, since only a bug in privkit makes a certificate that contradicts itself.
         assert self.epsilon >= 0, self.epsilon  # false for NaN, too
         assert self.sound == (not self.objection)
         assert self.lower is None or self.lower <= self.epsilon * (1 + 1e-9) + 1e-12 or not self.sound

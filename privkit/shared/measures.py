@@ -21,11 +21,11 @@ class Measure:
     title: str = ""  # the name in sentences, charts and cards; empty for `name`
     heading: str = ""  # heading of its table column; empty for the title with an arrow (up if higher is safer)
     spoken: str = ""  # the name in sentences on checks; empty for the title
-    higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if high or low may mean it
+    higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if either may
     within: tuple[float, float] = UNIT  # range of the values (low, high), which limits intervals over seeds
     unit: str = ""  # unit of the values; empty for a number without unit
     digits: int = 3  # number of printed decimals
-    fitted: bool = False  # whether the truth chooses a threshold or the names of classes, so chance is exceeded anyway
+    fitted: bool = False  # whether the truth chooses a threshold or class names, so that guesses exceed chance
     compared: bool = True  # whether attacks and runs are compared by it; False if another measure says the same
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Records:
     name: str  # name of the domain, as datasets, models and attacks give it
     noun: str  # plural noun in sentences, and in the field `records` of a result row
     measures: tuple[Measure, ...]  # measures of guesses; the first one compares attacks
-    likeness: str  # name of the measure that shows how much a guess reveals; higher values reveal more
+    likeness: str  # name of the measure of how much a guess reveals; a higher value reveals more
     floors: tuple[Floor, ...]  # guesses that need no release
     note: str  # note below a table of these measures
     model: str  # default model of a run

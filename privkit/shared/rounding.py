@@ -27,6 +27,6 @@ def _rounded(value: float, digits: int, rounding: str) -> str:
     value = float(value)
     text = f"{value:.{digits}g}"
     if (near := float(text)) == value or (near > value) == (rounding == ROUND_CEILING):
-        return text  # the nearest number of so many digits is on the right side
-    decimal = Decimal(repr(value))  # as it was written: 1e-05, not the binary fraction just above
+        return text  # rounding to the nearest went in the wanted direction
+    decimal = Decimal(repr(value))  # the shortest decimal, 1e-05, not the larger binary fraction
     return f"{float(Context(prec=digits, rounding=rounding).create_decimal(decimal)):.{digits}g}"

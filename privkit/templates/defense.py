@@ -24,7 +24,7 @@ class Template(Defense):
     """
 
     name: ClassVar[str] = "template"
-    effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})  # what it does, for chains; None if it runs alone
+    effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})  # what it does to records; None forbids chains
 
     bound: Positive = 1.0
 

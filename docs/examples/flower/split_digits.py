@@ -27,7 +27,7 @@ class Noise(nn.Module):
 
 
 def client_of(context: Context) -> nn.Module:
-    """The client's module with the weights that it kept."""
+    """The client's module, with the weights of the last round."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ReLU(), Noise())
     if "client" in context.state:
@@ -36,7 +36,7 @@ def client_of(context: Context) -> nn.Module:
 
 
 def released(module: nn.Module, message: Message) -> tuple[Tensor, Tensor]:
-    """The release of one round's images, with the noise of that round; and their labels."""
+    """The smashed data of one round's images, with this round's noise, and the images' labels."""
     number = int(message.content["round"]["number"])
     rows = torch.randperm(1000, generator=torch.Generator().manual_seed(number))[:50]
     torch.manual_seed(number + 1)
@@ -45,7 +45,7 @@ def released(module: nn.Module, message: Message) -> tuple[Tensor, Tensor]:
 
 @client_app.train("forward")
 def forward(message: Message, context: Context) -> Message:
-    """Send smashed data."""
+    """Send smashed data and labels to the server."""
     smashed, labels = released(client_of(context), message)
     arrays = ArrayRecord([smashed.detach().numpy(), labels.numpy()])
     return Message(RecordDict({"release": arrays}), reply_to=message)
@@ -53,7 +53,7 @@ def forward(message: Message, context: Context) -> Message:
 
 @client_app.train("backward")
 def backward(message: Message, context: Context) -> Message:
-    """Learn from the gradient that came back."""
+    """Update the client's weights with the gradient that the server returned."""
     module = client_of(context)
     gradient = torch.from_numpy(message.content["gradient"].to_numpy_ndarrays()[0])
     released(module, message)[0].backward(gradient)
@@ -64,7 +64,7 @@ def backward(message: Message, context: Context) -> Message:
 
 @client_app.query()
 def record(message: Message, context: Context) -> Message:
-    """Write a recording: ten batches of the client's images, as the server would get them now."""
+    """Write a recording of ten batches of the client's images, sent with the current weights."""
     module, recorder = client_of(context), privkit.Recorder()
     for rows in torch.arange(200).split(20):
         recorder(module(x[rows]), x=x[rows], y=y[rows])
@@ -74,7 +74,7 @@ def record(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train with the first client that is there, then ask it for a recording."""
+    """Train with the first connected client, then ask it for a recording."""
     node = next(iter(grid.get_node_ids()))
     server = nn.Sequential(nn.Flatten(), nn.Linear(8 * 4 * 4, 10))
     optimizer = torch.optim.SGD(server.parameters(), lr=0.3)

@@ -1,4 +1,4 @@
-"""Fine-tune a small GPT-2 with the Trainer of Hugging Face, and record what crosses a cut behind its first block."""
+"""Fine-tune a small GPT-2 with the Trainer of Hugging Face, and record the tokens after its first block."""
 
 import sys
 from typing import Any
@@ -19,7 +19,7 @@ model = GPT2ForSequenceClassification(GPT2Config(**sizes, **special, embd_pdrop=
 
 
 class Client(nn.Module):
-    """What the client computes: the embeddings and the first block."""
+    """The client's layers: the embeddings and the first block."""
 
     def __init__(self, gpt2: Any) -> None:
         super().__init__()
@@ -36,8 +36,8 @@ batch: dict[str, Tensor] = {}
 
 
 def crosses(block: nn.Module, given: Any, tokens: Tensor) -> None:
-    """A round: what the block makes of the batch would go to the server."""
-    if block.training:  # an evaluation is no round
+    """Record the block's output for a batch, which the client would send to the server, as one round."""
+    if block.training:  # evaluations are not recorded
         recorder(tokens, x=batch["input_ids"], y=batch["labels"])
 
 
