@@ -57,9 +57,9 @@ class Family(ABC):
     def lower(self, strength: float, delta: float) -> float:
         """The ε at δ that an audit reports as its lower bound, if it infers that the curve has at least this strength.
 
-        By default it is `epsilon`, which must then be exact. A family whose `epsilon` is the accountant's upper bound
-        returns the accountant's lower bound here; if there is none, it returns `epsilon`, which may be too large.
-        Compare a claimed ε with `epsilon`; use this method to bound the mechanism's true ε.
+        By default it is `epsilon`, which must then be exact. If a family's `epsilon` is the accountant's upper bound,
+        this method returns the accountant's lower bound. Without a lower bound it returns `epsilon`, which may be too
+        large. Compare a claimed ε with `epsilon`; use this method to bound the mechanism's true ε.
         """
         return self.epsilon(strength, delta)
 

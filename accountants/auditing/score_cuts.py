@@ -22,7 +22,7 @@ def levels(confidence: float, delta: float) -> tuple[float, float]:
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Sort scores, float [n]. Raises ValueError, which quotes `name`, unless they are a list of finite numbers."""
+    """Sort n scores: float [n]. Anything but a list of finite numbers raises a ValueError, which quotes `name`."""
     try:
         array = np.asarray(values)
     except ValueError:

@@ -23,7 +23,7 @@ def zcdp(steps: Steps) -> float:
     of shift μ has ρ = μ²/2. Proposition 1.4: a release with losses of at most ε has ρ = ε²/2.
     """
 
-    def of_losses(losses: list[tuple[float, int]]) -> float:  # α > 1, so that ρ = ε holds, too (Proposition 1.4)
+    def of_losses(losses: list[tuple[float, int]]) -> float:  # ρ = ε holds, too: a divergence ≤ ε is ≤ εα
         return sum(count * min(e * e / 2, e) for e, count in losses) if losses else inf
 
     return sum(min(step.shift(count) ** 2 / 2, of_losses(step.most(count))) for step, count in steps)

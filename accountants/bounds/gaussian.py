@@ -109,7 +109,7 @@ def _inverse(target: Array, m: Array) -> Array:
             # δ' = −e^ε Φ(−μ/2 − ε/μ), written so that no ε is too large: ε − b²/2 = −a²/2
             slope = -0.5 * erfcx((m - a) / sqrt(2)) * np.exp(-a * a / 2 - value)
             step = e - (value - target) / slope
-        # Newton's error is squared in a step, so that a step of 1e-9 was the last that mattered.
+        # Each Newton step squares the error, so no step matters after one of size 1e-9.
         done = np.abs(step - e) <= 1e-9 * e
         e = np.where(done | (step > low) & (step < high), step, (low + high) / 2)
         if np.all(done | (high - low <= 1e-15 * high)):

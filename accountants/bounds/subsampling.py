@@ -29,7 +29,7 @@ def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """
     e, g = finite_numbers("epsilon", epsilon), rates(rate)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        small = np.log1p(g * np.expm1(np.clip(e, -1, 30)))  # the sum below loses digits there
+        small = np.log1p(g * np.expm1(np.clip(e, -1, 30)))  # the sum below would lose digits
         amplified = np.where((e >= -1) & (e <= 30), small, np.logaddexp(np.log(g) + e, np.log1p(-g)))
     return amplified if amplified.ndim else float(amplified)
 
@@ -42,7 +42,7 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """The ε without sampling of a mechanism that has `epsilon` after subsampling at rate γ: ln(1 + (e^ε − 1)/γ), the
     inverse of `amplify`.
 
-    It needs γ > 0 and ε > ln(1 − γ), the value of `amplify` in the limit of a base ε of −∞.
+    It needs γ > 0 and ε > ln(1 − γ), the limit of `amplify` as its ε falls to −∞.
     """
     e, g = finite_numbers("epsilon", epsilon), rates(rate, positive=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
