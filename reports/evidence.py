@@ -172,7 +172,7 @@ def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
 def _share(row: Row, found: Interval, counted: bool) -> Share:
     floors = [identified_share(floor) for name, floor in row.floors.items() if name != START]
     guess = max((floor.value for floor in floors if floor is not None), default=None)
-    count = round(found.value * found.n, 6)  # a share times its records is whole but for the last digits, or a tie
+    count = round(found.value * found.n, 6)  # a whole number up to rounding, except for ties
     parts = (
         f"{round(count, 1):.12g} of {found.n} {row.records} among {found.n} candidates by {row.attack}"
         f"{BEFORE * began(row)}, seed {row.seed}: {interval(found)}, {100 * found.confidence:g} % {found.method}",

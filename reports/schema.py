@@ -58,7 +58,7 @@ class Check(Frozen):
         name: name of the check, such as "wins_through_the_defense".
         passed: whether the check passed; None if it is undecided, for example since it could not be run.
         detail: the finding in a sentence.
-        decisive: whether the numbers are meaningless unless the check passes; the run then fails (exit code 1).
+        decisive: whether the numbers are meaningless if the check does not pass; the run then fails (exit code 1).
     """
 
     name: str

@@ -27,7 +27,7 @@ class Table:
     Attributes:
         headers: the heading of each column.
         rows: the lines, each with one text for each column.
-        floor: for each line, whether it is one of a constant guess or untrained attack; if left out, none is.
+        floor: for each line, whether it belongs to a constant guess or an untrained attack; by default, no line does.
     """
 
     headers: tuple[str, ...]

@@ -55,7 +55,7 @@ _SEEN = 0.9  # an image counts as recovered if the SSIM of its guess is at least
 _RECOVERED = 0.5  # matched guesses count as recovered if their error is below this share of a constant guess's
 _LARGE = 0.1  # a possible reduction of the error is named if it is at least this share of the error
 _NO_CONSTANTS = (START, CLASS_MEAN.name)
-OTHERS = "labels, members, canaries"  # the row of attacks that do not reconstruct records
+OTHERS = "labels, members, canaries"  # stands for a threat model in the row of attacks that do not reconstruct records
 
 
 class KnownOutcome(NamedTuple):
