@@ -127,8 +127,8 @@ def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
     """Compute lower bounds on the false negative rate of any attack at A `false_positive_rates`: float [A].
 
-    For a rate α in [0, 1] the bound is the maximum over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), where δ is the
-    smallest proven δ at ε (`region` computes it at some values of ε). `mechanism` and `tight` are as in `epsilon`.
+    For a rate α in [0, 1] the bound is the maximum over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)). Here δ is the
+    smallest proven δ at ε, which `region` computes at some values of ε. `mechanism` and `tight` are as in `epsilon`.
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 

@@ -149,7 +149,7 @@ def _guesses(row: Row) -> dict[str, Metrics]:
 
 def _identifies(row: Row) -> bool:
     """Whether guesses identify more records than a guess from the label alone, which identifies one record per label.
-    The class mean shows this number. Without a class mean, for example if the adversary's records have other classes,
+    The class mean gives this number. Without a class mean, for example if the adversary's records have other classes,
     the labels of the attacked records are counted. If these are unknown, the answer is False."""
     found, labels, floors = identified_share(row.recovered), row.counts.get("victim_labels", 0), _guesses(row)
     if found is None or not (labels or CLASS_MEAN.name in floors):

@@ -167,7 +167,8 @@ class ScaledNoise(Family):
 
     @property
     def one_sided(self) -> bool:
-        """True for sampling with add-or-remove neighbors: an unsampled canary looks like one outside the data."""
+        """True for sampling with add-or-remove neighbors: an unsampled canary has the same effect as one outside the
+        data."""
         return self.mechanism.relation == "add_or_remove_one" and self.mechanism.sampling.rate < 1
 
     def strength(self, epsilon: float, delta: float) -> float:

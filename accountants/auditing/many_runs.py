@@ -123,9 +123,9 @@ def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, in
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
-    """Choose J thresholds on sorted scores. The five results are the thresholds with their error counts; the error
-    probabilities of the limits on the rate of missed members, [J], and of false alarms, [J]; the assumption about the
-    threshold; and the method in words.
+    """Choose J thresholds on sorted scores. Returns five results: the thresholds with their error counts; the error
+    probabilities, [J], of the limits on missed members; those of the limits on false alarms, [J]; the assumption about
+    the threshold; and the method in words.
 
     With probability 1 − `error`, the Clopper–Pearson limits of all error rates hold together.
     """

@@ -180,8 +180,8 @@ def fairly_split(members: int, others: int) -> int:
 
 
 def guess_numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
-    """Return the numbers of "member" and "non-member" guesses. Raises ValueError unless they are whole numbers ≥ 0 with
-    a sum between 1 and the number of canaries."""
+    """Return the numbers of "member" and "non-member" guesses. Raises ValueError if they are not whole numbers ≥ 0, or
+    if their sum is not between 1 and the number of canaries."""
     if not isinstance(guesses, tuple) or len(guesses) != 2:
         raise ValueError(f'guesses must be two whole numbers ("member", "non-member"), got {guesses!r}')
     top, bottom = (validate.whole("guesses", number, least=0) for number in guesses)

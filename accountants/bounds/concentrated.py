@@ -45,9 +45,9 @@ def gdp(steps: Steps) -> float:
 def pure_gdp(epsilon: float) -> float:
     """The μ for which every ε-DP mechanism is μ-Gaussian-DP: −2Φ⁻¹(1/(1 + e^ε)).
 
-    The trade-off curve of ε-DP (least false negative rate at each false positive rate) is a straight line from (0, 1)
-    to the corner (a, a) with a = 1/(1 + e^ε), and its mirror image from there to (1, 0). The Gaussian's curve with this
-    μ is convex, symmetric, and passes through (0, 1) and (a, a). So it lies below the curve of ε-DP, as required.
+    The trade-off curve of ε-DP (least false negative rate at each false positive rate) has two straight pieces: from
+    (0, 1) to the corner (a, a) with a = 1/(1 + e^ε), and its mirror image to (1, 0). The Gaussian's curve with this μ
+    is convex, symmetric, and passes through (0, 1) and (a, a). So it lies below the curve of ε-DP, as required.
 
     Source: derived.
     """

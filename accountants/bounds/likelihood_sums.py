@@ -87,8 +87,8 @@ RowWeights: TypeAlias = tuple[tuple[int, int], ...]
 def hidden_delta(epsilon: float, mu: float, rows: RowWeights, kinds: tuple[Gram, ...] = COARSE_KINDS) -> float:
     """Upper bound on δ at ε ≥ 0 of a record that is secretly in one of several rows, beside other records.
 
-    It bounds F(w) of this module. `rows` gives the probabilities w of the rows, any two records are at most `mu`
-    standard deviations of the noise apart, and the Gram matrices `kinds` dominate those of all triples of records.
+    It bounds F(w) of this module. `rows` gives the probabilities w of the rows. Any two records are at most `mu`
+    standard deviations of the noise apart. The Gram matrices `kinds` dominate those of all triples of records.
     """
     weights, counts = np.array(rows, float).T
     weights /= weights @ counts
@@ -213,8 +213,8 @@ def _by_convolution(terms: Terms, interval: float, rows: tuple[Array, Array], ta
 
 @lru_cache(maxsize=256)
 def _calls(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, Array, float]:
-    """Three results: thresholds k, [K]; E(V − k)₊ at each threshold for T laws of V = X − e^ε·X', a difference of
-    likelihood ratios, [T, K]; and the smallest step between thresholds, of which all thresholds are multiples."""
+    """Three results: thresholds k, [K]; for T laws of V = X − e^ε·X', a difference of likelihood ratios, E(V − k)₊ at
+    each threshold, [T, K]; and the smallest step between thresholds. All thresholds are multiples of this step."""
     scale, mean = exp(epsilon), -expm1(epsilon)
     matrices = [tuple(mu**2 * one for one in matrix) for matrix in kinds]
     a, b, c = np.array(matrices).T

@@ -34,7 +34,7 @@ _ROUNDING, _CANCELLATION = 3e-13, 1e-14
 relative to Φ(a) and comes from subtracting e^ε·Φ(b).
 
 The rounding of a itself grows with μ; above μ = 50 it is the larger part of the first error. Both are about five times
-the sum of the errors of a value and of the interpolation, where δ falls by `_STEEPEST`.
+the sum of the errors of a value and of the interpolation, in a panel over which δ falls by `_STEEPEST`.
 """
 _NOWHERE, _SMALLEST = 100.0, 1e-25
 """|a| from which a normal density is below 1e-2000, and the μ to which smaller shifts are raised."""

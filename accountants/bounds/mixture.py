@@ -30,10 +30,10 @@ _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if the 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublicMixture(SampledStep):
-    """Gaussian releases of random shift μ, where the server learns μ with the release.
+    """Gaussian releases of random shift μ. The server learns μ with the release.
 
-    If participation is a secret sample of rate γ, a round has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ), where δ_G(ε;
-    μ) is the profile of a Gaussian release. This is the mean of the profiles of sampled releases with fixed shift. So
+    Let δ_G(ε; μ) be the profile of a Gaussian release. If participation is a secret sample of rate γ, a round has the
+    profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ). This is the mean of the profiles of sampled releases with fixed shift. So
     the shift may be treated as public.
     """
 

@@ -46,9 +46,9 @@ def without_replacement_gaussian_curve(orders: ArrayLike, rate: float, mu: float
     float [A].
 
     Let γ = k/n be the rate and δ_G the profile of the unsampled release. The tight profile is γ·δ_G(ln(1 + (e^ε −
-    1)/γ)) in both directions, and a Rényi divergence ε(α) is an integral over a profile: e^{(α−1)ε(α)} is 1 plus the
-    means, over x ~ N(0, 1) with x > μ/2, of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α − 1)(L − 1). Here L = 1 − γ +
-    γ·e^{μx − μ²/2}. The result is at most the bound of Wang, Balle and Kasiviswanathan 2019.
+    1)/γ)) in both directions. A Rényi divergence ε(α) is an integral over a profile. Let L = 1 − γ + γ·e^{μx − μ²/2}.
+    Then e^{(α−1)ε(α)} is 1 plus the means, over x ~ N(0, 1) with x > μ/2, of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α
+    − 1)(L − 1). The result is at most the bound of Wang, Balle and Kasiviswanathan 2019.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the integral: derived from Liese and Vajda 2006,
     Theorem 11. A dominating profile gives a dominating divergence.

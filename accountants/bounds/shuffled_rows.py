@@ -16,11 +16,11 @@ choice of these numbers:
     Ψ(y) = Σ a_κ·(y − κ)₊ + Σ b_κ·(1/κ − y)₊  over caps κ ≥ 1, with a, b ≥ 0;  B = Σ a_κ·h(κ) + Σ b_κ·h(κ)/κ.
 
 **Proof.** Draw an order, then move some records: the protected record to the row of one of n_1 other records, that
-record to the row of one of n_2 further records, and so on; the last record moves to the first one's row. If the moves
-are drawn uniformly, the order stays uniform. Reveal the order before the moves (joint convexity). Let Y_l(o) be the law
-of all rows that are reached after record o has left the l-th set. Y_L(o) is N(o, 1). Y_l(o) is the mean over i of two
-parts: o in row i, and Y_{l+1}(o_i). The law of the second part, Q, is the mean of the Y_{l+1}(o_i), and so the same for
-all o. Given the second part, row i has a probability w_i, and the w_i sum to 1.
+record to the row of one of n_2 further records, and so on. The last record moves to the row that the protected record
+left. If the moves are drawn uniformly, the order stays uniform. Reveal the order before the moves (joint convexity).
+Let Y_l(o) be the law of all rows that are reached after record o has left the l-th set. Y_L(o) is N(o, 1). Y_l(o) is
+the mean over i of two parts: o in row i, and Y_{l+1}(o_i). The law of the second part, Q, is the mean of the
+Y_{l+1}(o_i), and so the same for all o. Given the second part, row i has a probability w_i, and the w_i sum to 1.
 
 Let X_i and X'_i be the likelihood ratios of o and o' in row i against the record that the row holds otherwise. So the
 divergence of Y_l(o) from Y_l(o') is the mean, over the second part under Q, of φ(w) = E(Σ w_i·V_i)₊ with V_i = X_i −

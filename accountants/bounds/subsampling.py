@@ -110,7 +110,7 @@ def nonnegative(name: str, value: ArrayLike) -> Array:
 
 
 def rates(value: ArrayLike, *, positive: bool = False) -> Array:
-    """The sampling rates as floats. ValueError unless all are in [0, 1], or in (0, 1] if they must be `positive`."""
+    """The sampling rates as floats. ValueError if one is outside [0, 1], or is 0 although rates must be `positive`."""
     array = finite_numbers("rate", value)
     if np.any((array < 0) | (array > 1) | (positive & (array == 0))):
         raise ValueError(f"rate must lie in {'(0' if positive else '[0'}, 1], got {value!r}")

@@ -103,7 +103,7 @@ def batch_shuffle(
 
     A batch has B ≥ 2 images of N ≥ 1 patches (`tokens`). K = `kept` patches, 0 to N, stay with their image; the others
     are dealt out over the batch. `variant` says where the patches are put (see `variants`). Quantities of the
-    certificate: `log10_permutations` is −log10 of the best guess's probability, which is Eq. 7 unless patches are kept
+    certificate: `log10_permutations` is −log10 of the best guess's probability, which is Eq. 7 if patches are not kept
     in place. `log10_target_share` is log10 of the probability that a shuffled image equals its original.
 
     `multiplicities` says how often each different patch of the batch occurs; these numbers m sum to N·B. With equal
