@@ -238,7 +238,7 @@ def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) ->
     if epsilon is not None:
         only = " of the labels alone" if found.covers == "labels" else ""
         least = "no lower bound is known"
-        if found.lower is not None:  # holds for the worst network before the clip, which may be another network
+        if found.lower is not None:  # it holds for the worst network, which may be another one
             least = f"no proof from the clip and the noise alone gives less than ε = {found.lower!r}"
         remark = NO_USE if standing not in _FALLEN and all(row.remark for row in rows) else ""
         said = f"{standing}: ε = {epsilon!r} at δ = {found.delta!r}{only}"

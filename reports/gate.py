@@ -1,4 +1,4 @@
-"""A user's conditions on the results, for CI: "ssim<=0.4" fails the run if a guess has a larger SSIM."""
+"""A user's conditions on the results, for CI: "ssim<=0.4" fails the run if an attack reaches a larger SSIM."""
 
 from __future__ import annotations
 

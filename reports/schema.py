@@ -251,7 +251,7 @@ class Summary(Frozen):
 
     Attributes:
         defense: the defense; empty for a floor other than the untrained attack.
-        attack: the attack; empty in the same case.
+        attack: the attack; empty if `defense` is empty.
         floor: name of the floor; empty for an attack.
         protocol: the protocol, if a floor differs between protocols; otherwise empty.
         seeds: the seeds, at least two.

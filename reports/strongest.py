@@ -31,9 +31,9 @@ class Strongest:
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
-    """Find the strongest attack for each defense and seed, in the order of the rows; none if no attack gave a number.
-    If no attack reconstructed records, the attack whose AUC is farthest from 1/2 counts. Constant guesses count as
-    attacks only if no other attack was run."""
+    """Find the strongest attack for each defense and seed, in the order of the rows. If no attack gave a number, they
+    are left out. If no attack reconstructed records, the attack whose AUC is farthest from 1/2 counts. Constant guesses
+    count as attacks only if no other attack was run."""
     groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
     for group in groups.values():

@@ -36,7 +36,7 @@ class Family(ABC):
     larger strength lets it learn more."""
 
     assumption: str  # what a bound assumes if it uses this family, in a sentence
-    # the same in a few words, printed beside the bound; empty if nothing is assumed
+    # this assumption in a few words, printed beside the bound; empty if nothing is assumed
     assumed: str = "the family of curves that was given"
     precision: float = 1e-9  # relative width at which the search for a strength stops
 

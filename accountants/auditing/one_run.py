@@ -159,7 +159,8 @@ def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: flo
     tail = float(bdtrc(correct - 1, asked, q)) if correct else 1.0
     if delta == 0 or correct == 0:
         return tail
-    # The i₀ values below v have a probability w, so i₀ gives w/i₀. Any i > i₀/w gives less, at most 1/i: we skip it.
+    # The i₀ values below v have a probability w, so the term of i₀ is w/i₀. For i > i₀/w, the term is at most 1/i <
+    # w/i₀.
     first = min(correct, max(1, ceil(correct - asked * q + 3 * sqrt(asked * q * (1 - q)))))
     mass = float(bdtrc(correct - first - 1, asked, q)) - tail if first < correct else 1 - tail
     last = correct if mass <= 0 else min(correct, ceil(first / mass))

@@ -29,7 +29,7 @@ from privkit.shared.array import Array
 _ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
 """Rényi orders that are tried for secret places; the computing time grows with the square of the largest order."""
 _MOST_OVERLAPS = 1_024  # places up to which the exact overlap of two or three subsets is summed
-_LARGEST_ORDER = 256  # highest order of the Rényi curve; its moments take time proportional to the square
+_LARGEST_ORDER = 256  # highest order of the Rényi curve; its moments take time proportional to its square
 # most places of the numerical profile; more places hide a record better, so this profile bounds theirs, too
 _MOST_PLACES = 4096
 _LARGEST_SHIFT = 4.0

@@ -2,7 +2,7 @@
 
 The far tail of a sampled composition is heavier than a Gaussian's, so a μ that covers every hypothesis test is
 uselessly large. The function `mu` finds the smallest μ for the tests whose two error rates are at least a given floor,
-such as 1e-10. A δ covers the other tests.
+such as 1e-10. Its result has a δ that covers the other tests.
 
 Source: Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ).
 """

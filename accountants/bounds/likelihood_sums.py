@@ -65,8 +65,8 @@ _PART, _TRIES = 0.01, 4
 """Wanted mean excess above the grid of a convolution, relative to its result, and grids that are tried for it."""
 _STEP, _STEPS = 0.5, 128
 """d divided by min(θ, 1/(standard deviation of the sum)), and the fewest terms; later terms are negligible."""
-_SHARE = 0.03  # share of the variance from which on a weight is separated in the contour integral
-_WIDE = 10.0  # standard deviations of a normal variable that integrals reach
+_SHARE = 0.03  # smallest share of the variance at which a weight is separated in the contour integral
+_WIDE = 10.0  # integrals over a normal variable end at this many standard deviations
 
 
 def both_orders(found: list[Gram]) -> tuple[Gram, ...]:

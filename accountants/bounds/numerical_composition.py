@@ -88,7 +88,7 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
 
 
 def tight_bounds(steps: Steps) -> list[ComposedBound]:
-    """The bounds `composed_bound` and `third_record_bound` of a run, as far as they are not None."""
+    """The bounds `composed_bound` and `third_record_bound` of a run, without those that are None."""
     return [one for one in (composed_bound(steps), third_record_bound(steps)) if one is not None]
 
 

@@ -27,7 +27,7 @@ BANDS = ((2.0, 9.0), (14.0, 22.0), (28.0, 36.0), (44.0, 64.0))
 """Bands of coarse orders. If the best order is in a band, the orders from the coarse one below it to the one above it
 are tried."""
 HIGH_ORDERS = tuple(map(np.array, ([64.0, 80.0, 112.0, 160.0], [160.0, 224.0, 320.0, 448.0])))
-"""Orders that are tried likewise, list by list, if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
+"""Further orders, tried list by list if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
 
 
 def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:

@@ -60,10 +60,10 @@ _MOST = 256  # rounds of one profile; more are composed from several
 _ERROR = 0.002  # error of ε by the grid, relative to a rough guess of ε
 _NODES = 2**12  # most nodes of the grid on either side of 0
 _TAIL, _BEYOND = 1e-15, 1e-13
-"""Probability of losses above the grid, of one round and of the several rounds of a profile."""
+"""Probabilities of losses above the grid: for one round, and for all rounds of a profile together."""
 _FARTHEST = 200.0  # ε above which every δ on the grid is too small to matter
 _SMALLEST_SPREAD = 1e-7  # standard deviation of a round's loss below which rounding errors dominate
-_WIDE = 10.0  # standard deviations of a normal variable that integrals reach
+_WIDE = 10.0  # integrals over a normal variable end at this many standard deviations
 
 
 @lru_cache(maxsize=64)

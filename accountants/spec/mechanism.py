@@ -190,7 +190,7 @@ class SplitMechanism(Checked):
 
     @property
     def charged_together(self) -> int:
-        """Number of rounds that a ledger adds at once: those of a shuffled or allocated epoch, all if `joint`, or 1."""
+        """Number of rounds that a ledger charges at once: a shuffled or allocated epoch's, all if `joint`, else 1."""
         if isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return self.participation.epoch_rounds
         return self.rounds if self.joint else 1
