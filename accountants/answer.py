@@ -30,8 +30,8 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     A run consists of all releases of the `mechanism`. The `values` of the result hold one bound ≥ 0, in nats, for each
     order. No value exceeds the bound for the same mechanism without sampling.
 
-    Source: Mironov 2017. For random mixing ratios λ, ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived), where μ(λ) is the
-    distance of neighboring releases, divided by the noise's standard deviation; DP-CutMixSL's Theorem 1 treats fixed λ.
+    Source: Mironov 2017. Derived for random mixing ratios λ: ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1). Here μ(λ) is the
+    distance of neighboring releases, divided by the noise's standard deviation. DP-CutMixSL's Theorem 1 treats fixed λ.
     For a secret sample of k of n clients, the bound follows from the tight privacy profile, or from Wang, Balle and
     Kasiviswanathan 2019 if λ has a density.
 
@@ -65,7 +65,7 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
         tight: whether privacy loss distributions may be composed numerically if no closed form is exact. This takes
             tens of milliseconds, and up to a second for many rounds in which k of n clients are sampled.
 
-    Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names the one that it used.
+    Source: docs/explanation/accounting.md lists the bounds. The certificate names the smallest, which gives ε.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -78,10 +78,10 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 def epsilons(
     mechanisms: Sequence[SplitMechanism], deltas: Sequence[float], *, tight: bool = False
 ) -> Iterator[Certificate]:
-    """Yield a certificate of the smallest proven ε for each of the `mechanisms`, at its δ in (0, 1) from `deltas`.
+    """Yield a certificate of the smallest proven ε for each of the `mechanisms`; `deltas` holds their δ in (0, 1).
 
-    The bounds are the same as in `epsilon`, in one vectorised pass. Only numerical composition (`tight`) takes
-    mechanisms one by one.
+    The bounds are those of `epsilon`. They are computed for all mechanisms in one vectorised pass, except for numerical
+    composition (`tight`), which takes the mechanisms one by one.
     """
     checked = [validate.delta(delta) for delta in deltas]
     runs = [compiled.steps(mechanism) for mechanism in mechanisms]
@@ -115,7 +115,7 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     return _certified(mechanism, run, best, least, e, value, lower)
 
 
-_SMALLEST = 5e-324  # the smallest positive float, reported if δ underflows, since 0 would claim more
+_SMALLEST = 5e-324  # the smallest positive float, reported if δ underflows, since δ = 0 would be a stronger claim
 
 
 def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
@@ -125,10 +125,10 @@ def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
 
 
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
-    """Bound from below the false negative rate of every attack, at each of A `false_positive_rates`: float [A].
+    """Compute lower bounds on the false negative rate of any attack at A `false_positive_rates`: float [A].
 
-    For a rate α in [0, 1] the bound is the maximum over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), where δ is the
-    smallest proven δ at ε (`region` computes it at some values of ε). `mechanism` and `tight` are as in `epsilon`.
+    For a rate α in [0, 1] the bound is the maximum over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)). Here δ is the
+    smallest proven δ at ε, which `region` computes at some values of ε. `mechanism` and `tight` are as in `epsilon`.
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 
@@ -167,7 +167,7 @@ def certificate(
     """Build the certificate of an ε or δ that the bound `best` gave for the steps `run`.
 
     `limit` holds the bound's value and its Rényi order, if any; `claim` is the statement, and `said` the assumptions
-    and warnings. `proven` is (ε, δ, a lower bound on ε or None); None if nothing is proven. The certificate's ρ (zCDP)
+    and warnings. `proven` is (ε, δ, lower bound on ε or None), or None if nothing is proven. The certificate's ρ (zCDP)
     and μ (Gaussian DP) follow from `run`.
     """
     epsilon, delta, lower = proven or (inf, None, None)

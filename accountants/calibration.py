@@ -19,9 +19,10 @@ Parameter = Literal["sigma", "noise_parameter", "rounds", "group"]
 _TOLERANCE = 1e-6
 _NUMERICAL_TOLERANCE = 1e-4
 _LARGEST, _LOUDEST = 2**40, 2.0**120
-"""Largest number of rounds, and largest factor on the noise: for ε = 1e-12 at δ = 1e-30, σ is 8e12 sensitivities."""
+"""Largest number of rounds, and largest factor on the noise; ε = 1e-12 at δ = 1e-30 needs only σ = 8e12
+sensitivities."""
 _QUIET, _QUIETEST = 2.0**-8, 2.0**-120
-"""Once the first factor on the noise meets the target, the second, the smallest, is tried: others take seconds."""
+"""Two factors on the noise. If the first meets the target, the smallest is tried next: those between take seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +227,7 @@ def _least_noise(misses: Callable[[float], bool], target: Target, name: str, sta
 def _meets_quietest(misses: Callable[[float], bool]) -> bool:
     try:
         return not misses(_QUIETEST)
-    except ValueError:  # so little noise is not accounted for
+    except ValueError:  # the accountant refuses so little noise
         return False
 
 

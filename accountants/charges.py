@@ -84,8 +84,8 @@ def _updates_cost(updates: PrivateUpdates) -> Array:
 
 
 def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """What a ledger's charge of `rounds` rounds adds: (number of units, number of charges), where the second is always
-    1. A unit is a round, or a group of rounds that are charged together."""
+    """What a ledger's charge of `rounds` rounds adds: the number of units, and the number of charges, which is 1. A
+    unit is a round, or a group of rounds that are charged together."""
     return rounds // one.charged_together, 1
 
 

@@ -265,7 +265,8 @@ TOO_MANY = ""  # name under which a reader keeps cells that no header names
 _MULTIPLIER = "noise_multiplier"
 _RATES = frozenset(("sample_rate", "sampling_rate", "sampling_probability"))
 DP_SGD = _RATES | {_MULTIPLIER, "max_grad_norm", "l2_norm_clip"}
-"""Words of DP-SGD: they imply neighbors by adding or removing a record, unless the row says otherwise."""
+"""Column names of DP-SGD libraries. They imply neighbors by adding or removing a record, if the row gives no
+relation."""
 _KNOWN = frozenset((*BY_NAME, *_SAME, _MULTIPLIER, "variance"))
 
 

@@ -62,7 +62,7 @@ def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     if isinstance(part, ShuffledEpochs) and part.records is not None:
         from privkit.accountants.bounds.shuffled_rows import ShuffledRows  # its FFT is slow to import
 
-        apart = replace(mechanism, relation="replace_one").shift().constant or 0.0  # of two records, no dummy
+        apart = replace(mechanism, relation="replace_one").shift().constant or 0.0  # distance of two records
         return ShuffledRows(records=part.records, mu=law.constant, apart=max(law.constant, apart)), rounds
     kind: Sampling = "poisson" if isinstance(sampling, Poisson) else "without_replacement"
     rate = sampling.rate
@@ -70,7 +70,7 @@ def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
 
 
 def _laplace_step(mechanism: SplitMechanism) -> tuple[Step, int]:
-    worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # their sum need not fit one coordinate
+    worst = Known not in (type(mechanism.smashed), type(mechanism.labels))  # a known sum may need several coordinates
     parts, single = laplace_parts(mechanism), bool(laplace_shift(mechanism)[1])
     one = LaplaceRelease(parts=parts, rate=mechanism.sampling.rate, single=single, worst=worst)
     return one, mechanism.composed_rounds
@@ -117,7 +117,8 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 
 
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
-    """Collect every bound on ε and δ that applies to a run. An exact bound is returned alone: none is smaller.
+    """Collect every bound on ε and δ that applies to a run. An exact bound is returned alone, since no bound is
+    smaller.
 
     With `tight`, privacy loss distributions are composed numerically too. An answer then takes tens of milliseconds,
     and up to a second for many rounds in which k of n clients are sampled.

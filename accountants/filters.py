@@ -28,7 +28,7 @@ ADAPTIVE = (
     "each charge may depend on earlier releases, but on nothing else of the data; the budget was fixed before the "
     "first release; after a refused charge, only charged releases follow"
 )
-"""Assumption of a filter."""
+"""Assumption under which a filter keeps the budget."""
 FIXED = (
     "the charges and the end of the run were fixed before the first release, or do not depend on releases (otherwise "
     "keep the ledger with adaptive=True)"

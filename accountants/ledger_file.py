@@ -113,7 +113,7 @@ class LedgerFile:
                 f"cannot write the ledger {self.path}: {error.strerror or error}; release nothing, free some space and "
                 "open it again"
             ) from None
-        except BaseException:  # interrupted: the line may be on disk, which opening finds out
+        except BaseException:  # interrupted: the next opening finds out whether the line is on disk
             self.close()
             raise
         self._size += len(data)
@@ -141,7 +141,7 @@ class LedgerFile:
             if not self._take(line):
                 raise LedgerError(self._damage())
         self._size = len(head) + len(newline)
-        if tail and self._take(tail):  # only its end is missing: cut by an editor, or killed before the last byte
+        if tail and self._take(tail):  # only the newline is missing: cut by an editor, or killed before the last byte
             self._size += len(tail)
             self._write(b"\n")
         elif tail:
@@ -183,7 +183,7 @@ def _end(check: int) -> bytes:
 def _torn(tail: bytes, number: int) -> bool:
     """Whether the bytes can be an incomplete line, rather than a whole line followed by other bytes."""
     start = _start(number).encode()
-    _, mark, check = tail.rpartition(b', "check": "')  # cannot stand in a note, whose quotes are escaped
+    _, mark, check = tail.rpartition(b', "check": "')  # cannot occur in a note, whose quotes are escaped
     return (tail.startswith(start) or start.startswith(tail)) and not (mark and len(check) >= len('01234567"}'))
 
 
@@ -215,7 +215,7 @@ def _mechanism_of_json(text: str) -> SplitMechanism:
 def charge_of_line(line: str) -> tuple[SplitMechanism, int, tuple[float, float] | None]:
     """Parse a line of a ledger: the mechanism, its number of rounds, and the budget (ε, δ) of the filter that admitted
     the charge. The budget is None without a filter."""
-    head, _, text = line.partition(MECHANISM)  # cannot stand in the note, whose quotes are escaped
+    head, _, text = line.partition(MECHANISM)  # cannot occur in the note, whose quotes are escaped
     fields = json.loads(head + "}")
     kept = fields.get("filter")
     budget = None if kept is None else (float(kept[0]), float(kept[1]))

@@ -55,7 +55,7 @@ def reading(kept: Filter, total: Array, delta: float) -> Reading:
     Raises:
         ValueError: if `total` exceeds the limit, or δ is too small.
 
-    Source: Rogers et al. 2016, Definition 3.3 (odometers); levels as Lécuyer 2021, "Practical privacy filters and
+    Source: Rogers et al. 2016, Definition 3.3 (odometers); levels as in Lécuyer 2021, "Practical privacy filters and
     odometers with Rényi differential privacy"; the step from δ to the tail is derived.
     """
     if not kept.covers(total):

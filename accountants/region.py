@@ -77,7 +77,7 @@ def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
     bounds = compiled.bounds(compiled.steps(mechanism), tight=tight)
     largest = min(bound.epsilon(_TAIL).value for bound in bounds)
     epsilons = np.linspace(0, min(largest, _LARGEST), _NODES)
-    # The coarse composition is the slowest at many ε, and lies above the fine one.
+    # Coarse composition is the slowest bound at many ε, and gives a larger δ than fine composition.
     quick = [bound for bound in bounds if not isinstance(bound, CoarseComposition)]
     logs = np.min([bound.log_deltas(epsilons) for bound in quick], axis=0)
     return Region(epsilons=epsilons, deltas=np.exp(np.minimum(logs, 0.0)))

@@ -7,7 +7,7 @@ from math import inf
 from typing import TypeVar
 
 Number = TypeVar("Number", int, float)
-_STEPS = 200  # halvings at most: enough for two neighboring floats, unless zero is one of them
+_STEPS = 200  # most halvings: enough to reach two neighboring floats, except near zero
 
 
 def doubled(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:

@@ -149,7 +149,7 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
         called = str(name) if name else f"line {line}" if line else f"row {number}"
         try:
             row = translated(cells)
-            # First: a mistyped mechanism matters more than a missing δ.
+            # The mechanism comes first: an error in it matters more than a missing δ.
             mechanism = _mechanism_of_row(row, words(cells), {})
             given = row.get("delta")
             delta = BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
@@ -202,7 +202,7 @@ def _mixing_of_row(get: _Row) -> NoMixing | Mixup | CutMix | HiddenMask:
         return NoMixing(colluding=True) if colluding else UNMIXED
     ratio = _ratio(get)
     if kind == "dp_mixsl":
-        return Mixup(ratio=ratio, colluding=colluding)  # type: ignore[arg-type]  # it refuses counts with a sentence
+        return Mixup(ratio=ratio, colluding=colluding)  # type: ignore[arg-type]  # Mixup refuses counts
     return CutMix(ratio=ratio, patches=get.needed("patches", "dp_cutmixsl"), colluding=colluding)
 
 

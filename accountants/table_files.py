@@ -26,8 +26,8 @@ class Cells(dict[str, Any]):
 
 
 def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a parameter table, each as a dict from header to cell. The file name's ending says TOML
-    (`[[row]]` tables) or JSON (a list of objects); any other file is CSV, and so is a stream.
+    """Yield the rows of a parameter table, each as a dict from header to cell. A file named *.toml holds `[[row]]`
+    tables, and *.json a list of objects. Any other file is CSV, and so is a stream.
 
     Of comma, semicolon and tab, CSV is split at the delimiter that yields the most known column names. Empty lines and
     lines that begin with # are skipped. A cell that a row lacks is empty. Raises ValueError if the file cannot be read

@@ -18,7 +18,7 @@ from privkit.accountants.wording import said
 from privkit.shared.certificate import Certificate
 from privkit.shared.rounding import rounded_down, rounded_up
 
-NOT_DERIVED = "not derived"  # the text in place of a number that no theorem here gives
+NOT_DERIVED = "not derived"  # the text that replaces a number if no theorem here gives one
 _UNITS = {
     "record": "one record: every release of it in the run",
     "client": "one client: all its records, with every release of them in the run",

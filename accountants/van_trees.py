@@ -145,7 +145,7 @@ def error_floor(
     The trace is convex in A, so a sample mean in place of A would put this bound (the floor) too high. Therefore half
     of the draws only choose a point B. The tangent of the trace at B lies below the trace and is linear in A, so its
     mean over the other draws has no bias. With a Lipschitz constant, the confidence limit below this mean is proven.
-    Otherwise Student's limit is used, and the floor is an estimate: of the 95 % limits from 100 draws, 2 to 7 % were
+    Otherwise Student's limit is used, and the floor is an estimate. Of the 95 % limits from 100 draws, 2 to 7 % were
     too high for tanh, 12 to 16 % for x³, and more for a steep rectifier if few draws exceed its kink.
 
     Args:

@@ -49,11 +49,11 @@ class BudgetRow(Checked):
         statement: the claim in one sentence; empty if the row was refused.
         published: ε at `delta` by the paper's own formula; None if it was not computed or does not apply.
         published_order: the Rényi order at which the paper's formula gives the least ε; None if it uses no order.
-        published_at_order_2: ε by the paper's formula at order 2, which its own table fixes; None as above.
+        published_at_order_2: ε by the paper's formula at order 2, which its own table fixes; None as for `published`.
         objection: why the published value is not a bound; empty if it is a bound, or if there is no value.
         notes: caveats for the reader, one sentence each.
-        given: (column, text) of the parameter table's row, which CSV and JSON repeat.
-        terms: (term, text) of NIST SP 800-226 for JSON; empty if not asked for.
+        given: the row's cells in the parameter table, as pairs (column, text), which CSV and JSON repeat.
+        terms: pairs (term, text) of NIST SP 800-226 for JSON; empty if they were not requested.
 
     Raises:
         ValueError: if a number is NaN or negative, or if status and numbers contradict each other.
@@ -112,7 +112,7 @@ class BudgetRow(Checked):
 _APART = ("given", "terms")
 FIELDS = (*(field.name for field in fields(BudgetRow) if field.name not in _APART), "kind", "published_kind", "factor")
 """Columns of CSV and keys of JSON; the other columns of the parameter table follow them."""
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # a number that a spreadsheet may read as one
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # text that a spreadsheet reads as a number
 
 
 def plain_text(value: object) -> str:

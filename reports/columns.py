@@ -18,14 +18,14 @@ from privkit.shared.measures import ANSWERS, OF_RECORDS, TASK
 if TYPE_CHECKING:
     from privkit.reports.verdict import Verdict
 
-START = "zero_steps"  # key in a row's `floors` of the attack before its first step
+START = "zero_steps"  # key in a row's `floors`: the attack's guesses before its first step
 CLAIM, DECLARATION = "claim_stands", "declaration_stands"
 """Names of the checks that compare a claimed ε with canaries, and a declared mechanism with its data."""
 LEARNED, CONVERGED, OWN_MATCH = "learned", "converged", "matched_beats_own_records"
 """Names of checks: has the model learned its task, would more training make an attack stronger, and do matched guesses
 beat the adversary's own records?"""
 BY_PATTERN = "not_identified_by_pattern"
-"""Name of the check whether guesses that are far from their images show them with another contrast or sign."""
+"""Name of the check for guesses that are far from their images, but show them with another contrast or sign."""
 DECLARED = "declared_"  # prefix of a number that would be proven if privkit had run the mechanism itself
 _LIMITS = ("advantage", "tpr_at_1_percent")
 _PROVEN = (
@@ -75,9 +75,10 @@ def gated(name: str) -> str | None:
 def numbers(row: Row) -> dict[str, Interval | float]:
     """The measured and proven values of a result row by column name: an interval if there is one, otherwise a number.
 
-    `epsilon` is the proven ε of the release, infinite if nothing is proven; `epsilon_of_labels` if a certificate covers
-    only labels; `declared_…` if privkit did not run the mechanism itself. A formula that is not a proof gives no column
-    of ε. `empirical_epsilon` is the lower bound from canaries (records that an auditor inserts).
+    `epsilon` is the proven ε of the release, infinite if nothing is proven. The column is `epsilon_of_labels` if a
+    certificate covers only labels, and starts with `declared_` if privkit did not run the mechanism itself. A formula
+    that is not a proof gives no column of ε. `empirical_epsilon` is the lower bound from canaries (records that an
+    auditor inserts).
     """
     found: dict[str, Interval | float] = {}
     if row.accuracy:
@@ -178,7 +179,7 @@ def flat_csv(lines: Sequence[dict[str, object]]) -> str:
 
 def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
     """The value of a column and both ends of its interval, as a gate (pass/fail condition) compares them; all are equal
-    for a number without an interval. An AUC below 1/2 is reflected, since it leaks as much."""
+    for a number without an interval. An AUC below 1/2 counts as 1 − AUC, since it leaks as much."""
     if not isinstance(value, Interval):
         return float(value), float(value), float(value)
     middle, low, high = value.value, value.low, value.high

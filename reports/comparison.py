@@ -21,7 +21,7 @@ class Difference(Frozen):
         records: number of different records that are paired; 0 if the quantity is not measured per record.
         p_value: p-value of Wilcoxon's signed-rank test, adjusted by Holm for all tests of the comparison; None if the
             quantity is not measured per record.
-        effect: rank-biserial correlation in [-1, 1]; None in the same case.
+        effect: rank-biserial correlation in [-1, 1]; None if `p_value` is None.
     """
 
     first_name: str

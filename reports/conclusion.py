@@ -68,7 +68,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
             closer = most.measured.partition(f", {IDENTIFIED.title}")[0]
             counts = f"{counts}; {most.attack} beats every guess without the release, with {closer}"
         row = next((row for row in own if row.attack == most.attack), own[0])
-        done = [row for row in own if row.status == "done"]  # the claim of another may count passes that nobody sent
+        done = [row for row in own if row.status == "done"]  # other rows' claims may count passes that nobody sent
         held = {one.outcome for one in verdicts if one.attack} == {"holds"}
         made.append(
             Conclusion(
@@ -130,7 +130,7 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
     """A phrase with the largest number of records that an attack identifies with this defense, and without a defense.
-    It is empty if records were not counted. It names the attack unless one of `verdicts` names it."""
+    It is empty if records were not counted. It names the attack if none of `verdicts` does."""
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}
     told = {one.attack for one in verdicts}

@@ -97,7 +97,7 @@ def csv_cell(value: object) -> object:
 def latex(text: str) -> str:
     r"""One line of text that LaTeX prints literally."""
     escaped = terminal(" ".join(text.split())).translate(_LATEX)
-    return f"{{{escaped[0]}}}{escaped[1:]}" if escaped[:1] in ("[", "*") else escaped  # else part of the \\\\ before it
+    return f"{{{escaped[0]}}}{escaped[1:]}" if escaped[:1] in ("[", "*") else escaped  # otherwise an option of \\\\
 
 
 def markdown(text: str) -> str:

@@ -172,7 +172,7 @@ def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
 def _share(row: Row, found: Interval, counted: bool) -> Share:
     floors = [identified_share(floor) for name, floor in row.floors.items() if name != START]
     guess = max((floor.value for floor in floors if floor is not None), default=None)
-    count = round(found.value * found.n, 6)  # a share times its records is whole but for the last digits, or a tie
+    count = round(found.value * found.n, 6)  # a whole number up to rounding, except for ties
     parts = (
         f"{round(count, 1):.12g} of {found.n} {row.records} among {found.n} candidates by {row.attack}"
         f"{BEFORE * began(row)}, seed {row.seed}: {interval(found)}, {100 * found.confidence:g} % {found.method}",
@@ -238,7 +238,7 @@ def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) ->
     if epsilon is not None:
         only = " of the labels alone" if found.covers == "labels" else ""
         least = "no lower bound is known"
-        if found.lower is not None:  # holds for the worst network before the clip, which may be another network
+        if found.lower is not None:  # it holds for the worst network, which may be another one
             least = f"no proof from the clip and the noise alone gives less than ε = {found.lower!r}"
         remark = NO_USE if standing not in _FALLEN and all(row.remark for row in rows) else ""
         said = f"{standing}: ε = {epsilon!r} at δ = {found.delta!r}{only}"

@@ -26,7 +26,7 @@ def save(figure: Figure, kind: str) -> bytes:
     """Save a figure as "png" or "svg" without a date, so that equal figures give equal files."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
-    with rc_context({"svg.hashsalt": "privkit"}):  # else the ids inside are drawn anew each time
+    with rc_context({"svg.hashsalt": "privkit"}):  # otherwise the ids in the file are random
         figure.savefig(buffer, format=kind, metadata=metadata, bbox_inches="tight", facecolor="white")
     return buffer.getvalue()
 

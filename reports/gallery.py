@@ -1,4 +1,5 @@
-"""Pictures of images and of the guesses at them. A strip is one PNG; strips of the same originals form a block."""
+"""Pictures of images and guesses at them. A strip is a PNG of several images; a block has strips of the same
+originals."""
 
 from __future__ import annotations
 

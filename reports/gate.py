@@ -1,4 +1,4 @@
-"""A user's conditions on the results, for CI: "ssim<=0.4" fails the run if a guess has a larger SSIM."""
+"""A user's conditions on the results, for CI: "ssim<=0.4" fails the run if an attack reaches a larger SSIM."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Gate:
             1 % false positives. Metrics of guesses compare guess n with record n (unaligned).
         comparison: one of <=, >=, <, >.
         bound: the number with which the column is compared, in the unit of the column.
-        threat_model: the adversary whose possible attacks must meet the condition; None for any adversary. The number
-            must come from an attack of exactly this model, unless a weaker adversary already breaks the defense.
+        threat_model: the adversary whose possible attacks must meet the condition; None for any adversary. At least one
+            number must come from an attack of exactly this model, or a weaker adversary must break the defense.
 
     >>> str(Gate.parse("weights: ssim <= .4"))
     'weights: ssim<=0.4'
@@ -135,7 +135,7 @@ class Gate:
             values = self._values(row)
             unmounted = row.status == "not_applicable" and any(one.status == "done" for one in given)
             if unmounted or (given and row.status != "error" and values[""] is None):
-                continue  # this attack asks another question, or is not applicable
+                continue  # this attack gives other numbers, or is not applicable
             guess, met = next(((guess, met) for guess, v in values.items() if not (met := self._met(v))), ("", True))
             open_ = values[guess] is None and row.status != "error" and waits
             by = "" if self.column in OF_DEFENSE else f" / {row.attack}"

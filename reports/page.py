@@ -33,7 +33,7 @@ STRIPS = "reconstructions.svg"  # the pictures of a run in one figure
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The content of a report. Data of single experiments (attack, defense and seed) are dictionaries by their id."""
+    """The content of a report. Data of single cells (attack, defense and seed) are dictionaries by the cell's id."""
 
     rows: Sequence[Row]  # the result rows (one for each attack, defense and seed), at least one
     summaries: Sequence[Summary]  # means over seeds; empty if there is one seed

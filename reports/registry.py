@@ -85,7 +85,7 @@ class RegistryPlace(Frozen):
     """The rank of a user's setting among the registered settings with the same dataset and adversary."""
 
     setting: MeasuredSetting  # the user's setting
-    peers: int  # number of registered settings
+    peers: int  # number of other registered settings with the same dataset, adversary and number of attacked records
     # the registered setting with the next larger share of identified records; None if there is none, or if it is not
     # shown that the user's setting withstands
     more: MeasuredSetting | None

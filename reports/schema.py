@@ -58,7 +58,7 @@ class Check(Frozen):
         name: name of the check, such as "wins_through_the_defense".
         passed: whether the check passed; None if it is undecided, for example since it could not be run.
         detail: the finding in a sentence.
-        decisive: whether the numbers are meaningless unless the check passes; the run then fails (exit code 1).
+        decisive: whether the numbers are meaningless if the check does not pass; the run then fails (exit code 1).
     """
 
     name: str
@@ -163,8 +163,8 @@ class Row(Frozen):
             access to them.
         empirical_bound: lower bound on ε from canaries, compared with the claim on the same release; None without
             canaries.
-        doubt: why a failure of this attack would not show that the defense holds; empty if nothing speaks against it,
-            and in older rows.
+        doubt: why a failure of this attack would not show that the defense holds; empty if there is no such reason, and
+            in older rows.
         notes: sentences on the numbers.
         checks: control experiments and other checks.
         costs: bytes, operations and memory of one client; None if they were not counted.
@@ -250,8 +250,8 @@ class Summary(Frozen):
     """Means over several seeds, of one attack on one defense, or of a guess without the release (a floor).
 
     Attributes:
-        defense: the defense; empty for a floor, unless it is the untrained attack.
-        attack: the attack; empty in the same case.
+        defense: the defense; empty for a floor other than the untrained attack.
+        attack: the attack; empty if `defense` is empty.
         floor: name of the floor; empty for an attack.
         protocol: the protocol, if a floor differs between protocols; otherwise empty.
         seeds: the seeds, at least two.
@@ -277,8 +277,8 @@ class PlannedCell(Frozen):
         defense: the defense; "none" is the undefended model.
         attack: the attack.
         seed: the seed of all random numbers.
-        twin_of: ids of the cells that run the same attack on a defense, if this cell attacks the undefended model and
-            is needed only if the attack fails on one of these defenses; empty for all other cells.
+        twin_of: for a cell on the undefended model that is needed only if its attack fails on a defense: ids of the
+            cells that run the attack on these defenses. Empty for all other cells.
     """
 
     cell: str

@@ -31,9 +31,9 @@ class Strongest:
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
-    """Find the strongest attack for each defense and seed, in the order of the rows; none if no attack gave a number.
-    If no attack reconstructed records, the attack whose AUC is farthest from 1/2 counts. Constant guesses count as
-    attacks only if no other attack was run."""
+    """Find the strongest attack for each defense and seed, in the order of the rows. If no attack gave a number, they
+    are left out. If no attack reconstructed records, the attack whose AUC is farthest from 1/2 counts. Constant guesses
+    count as attacks only if no other attack was run."""
     groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
     for group in groups.values():
@@ -149,7 +149,7 @@ def _guesses(row: Row) -> dict[str, Metrics]:
 
 def _identifies(row: Row) -> bool:
     """Whether guesses identify more records than a guess from the label alone, which identifies one record per label.
-    The class mean shows this number. Without a class mean, for example if the adversary's records have other classes,
+    The class mean gives this number. Without a class mean, for example if the adversary's records have other classes,
     the labels of the attacked records are counted. If these are unknown, the answer is False."""
     found, labels, floors = identified_share(row.recovered), row.counts.get("victim_labels", 0), _guesses(row)
     if found is None or not (labels or CLASS_MEAN.name in floors):

@@ -27,7 +27,7 @@ class Table:
     Attributes:
         headers: the heading of each column.
         rows: the lines, each with one text for each column.
-        floor: for each line, whether it is one of a constant guess or untrained attack; if left out, none is.
+        floor: for each line, whether it belongs to a constant guess or an untrained attack; by default, no line does.
     """
 
     headers: tuple[str, ...]
@@ -284,7 +284,7 @@ def with_prefix(operations: int) -> str:
 
 
 def of_task(name: str, found: Interval) -> str:
-    """A measure of the model's task as text, with its interval unless this is the measure's whole range."""
+    """A measure of the model's task as text, with its interval if this is not the measure's whole range."""
     low, high = measure(f"task_{name}").within
     idle = round(found.low, 3) <= low and round(found.high, 3) >= high
     return number(found, 3) if idle else interval(found)

@@ -52,10 +52,10 @@ FAILED_CONTROL = "failed its control, so its guesses may come from elsewhere tha
 STRONGER = "a stronger attack is known and was not mounted"  # first words of the remark on a known stronger attack
 _UNCOMPARED = "compared with constant guesses alone"  # the remark on rows without the class mean
 _SEEN = 0.9  # an image counts as recovered if the SSIM of its guess is at least this
-_RECOVERED = 0.5  # matched guesses count as recovered if their error is below this share of a constant guess's
+_RECOVERED = 0.5  # matched guesses count as recovered if their error is below this share of a constant guess's error
 _LARGE = 0.1  # a possible reduction of the error is named if it is at least this share of the error
 _NO_CONSTANTS = (START, CLASS_MEAN.name)
-OTHERS = "labels, members, canaries"  # the row of attacks that do not reconstruct records
+OTHERS = "labels, members, canaries"  # replaces the threat model for attacks that do not reconstruct records
 
 
 class KnownOutcome(NamedTuple):
@@ -289,8 +289,8 @@ def _unnamed(rows: Sequence[Row]) -> str:
     """A remark if records were recovered, though not which is which, for example if the groups of a mixture are secret.
 
     Guesses are then matched to a message's records with the truth, which favors even bad guesses. An error below half
-    the error of the best constant guess is too small for this effect, unless the adversary's own records, taken as
-    guesses, match as well (`OWN_MATCH`).
+    the error of the best constant guess is too small for this effect. There is no remark if the adversary's own
+    records, taken as guesses, match as well (`OWN_MATCH`).
     """
     found: dict[float, tuple[Row, Metric]] = {}
     for row in rows:

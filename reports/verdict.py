@@ -44,7 +44,8 @@ class Judgement(Frozen):
 
 class CellState(Frozen):
     """A planned cell (defense, attack and seed) with its state: `status` is as in `Row`, or "missing" if there is no
-    result yet, or "not_needed" if there will be none. `reason` says why there is none, or no number; else empty."""
+    result yet, or "not_needed" if there will be none. `reason` says why there is no result or no number; else it is
+    empty."""
 
     cell: str
     defense: str

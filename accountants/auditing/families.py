@@ -36,7 +36,7 @@ class Family(ABC):
     larger strength lets it learn more."""
 
     assumption: str  # what a bound assumes if it uses this family, in a sentence
-    # the same in a few words, printed beside the bound; empty if nothing is assumed
+    # this assumption in a few words, printed beside the bound; empty if nothing is assumed
     assumed: str = "the family of curves that was given"
     precision: float = 1e-9  # relative width at which the search for a strength stops
 
@@ -57,9 +57,9 @@ class Family(ABC):
     def lower(self, strength: float, delta: float) -> float:
         """The ε at δ that an audit reports as its lower bound, if it infers that the curve has at least this strength.
 
-        By default it is `epsilon`, which must then be exact. A family whose `epsilon` is the accountant's upper bound
-        returns the accountant's lower bound here; if there is none, it returns `epsilon`, which may be too large.
-        Compare a claimed ε with `epsilon`; use this method to bound the mechanism's true ε.
+        By default it is `epsilon`, which must then be exact. If a family's `epsilon` is the accountant's upper bound,
+        this method returns the accountant's lower bound. Without a lower bound it returns `epsilon`, which may be too
+        large. Compare a claimed ε with `epsilon`; use this method to bound the mechanism's true ε.
         """
         return self.epsilon(strength, delta)
 
@@ -167,7 +167,8 @@ class ScaledNoise(Family):
 
     @property
     def one_sided(self) -> bool:
-        """True for sampling with add-or-remove neighbors: an unsampled canary looks like one outside the data."""
+        """True for sampling with add-or-remove neighbors: an unsampled canary has the same effect as one outside the
+        data."""
         return self.mechanism.relation == "add_or_remove_one" and self.mechanism.sampling.rate < 1
 
     def strength(self, epsilon: float, delta: float) -> float:

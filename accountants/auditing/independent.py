@@ -30,7 +30,7 @@ def epsilon_independent(
     family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
-    """Compute a lower bound on ε from one run with independent canaries, which make it tighter than other bounds.
+    """Compute a lower bound on ε from one run with canaries that must be independent; this makes the bound tighter.
 
     A canary is a record that the auditor inserts (a "member") or leaves out, by a fair coin. Let a_i be the probability
     that canary i is guessed "member" if it is left out, and b_i the probability that it is guessed "non-member" if it

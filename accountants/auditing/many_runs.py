@@ -30,11 +30,12 @@ def epsilon_clopper_pearson(
     using both inequalities costs no confidence. A claimed trade-off curve is ruled out if it allows no true positive
     rate of 1 − M at the false positive rate F. So a Gaussian curve has μ ≥ Φ⁻¹(1 − F) − Φ⁻¹(M).
 
-    Without a threshold, two sets of thresholds are tried, and half of the error probability covers each set.
+    Without a threshold, two sets of thresholds are tried. Each set gets half of the error probability.
 
-    1. Thresholds at ranks fixed in advance: each has at most ⌈n/2^j⌉ − 1 of n non-members at or above it, or as many of
-       n members below it. The rate of this error is below an order statistic of n uniform variables, whose quantile is
-       the Clopper–Pearson limit. Given the threshold, the number of errors of the other kind is binomial.
+    1. Thresholds at ranks fixed in advance: each has at most ⌈n/2^j⌉ − 1 of n non-members at or above it, or at most
+       ⌈n/2^j⌉ − 1 of n members below it. The rate of this error is below an order statistic of n uniform variables,
+       whose quantile is the Clopper–Pearson limit. Given the threshold, the number of errors of the other kind is
+       binomial.
     2. All thresholds. Only n order statistics can bound an error rate on n scores, so the error probability is divided
        by n.
 
@@ -97,8 +98,8 @@ def epsilon_clopper_pearson(
 def ceiling_many_runs(
     members: int, others: int, *, confidence: float, delta: float, family: Family | None = None
 ) -> float:
-    """The largest bound of `epsilon_clopper_pearson` for `members` runs with the record and `others` runs without it (≥
-    1 each). It is reached if all members score above all non-members. The other arguments are as there.
+    """The largest bound of `epsilon_clopper_pearson` for `members` ≥ 1 runs with the record and `others` ≥ 1 without
+    it. It is reached if all members score above all non-members. The other arguments are those of that function.
 
     >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
     2.6
@@ -122,9 +123,9 @@ def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, in
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
-    """Choose J thresholds on sorted scores. The five results are the thresholds with their error counts; the error
-    probabilities of the limits on the rate of missed members, [J], and of false alarms, [J]; the assumption about the
-    threshold; and the method in words.
+    """Choose J thresholds on sorted scores. Returns five results: the thresholds with their error counts; the error
+    probabilities, [J], of the limits on missed members; those of the limits on false alarms, [J]; the assumption about
+    the threshold; and the method in words.
 
     With probability 1 − `error`, the Clopper–Pearson limits of all error rates hold together.
     """

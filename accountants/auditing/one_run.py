@@ -115,8 +115,8 @@ class _Trial:
 
 
 def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
-    """Count right guesses: "member" for the `top` highest, "non-member" for the `bottom` lowest, none for ties at a
-    border."""
+    """Count right guesses. The `top` highest scores are guessed "member" and the `bottom` lowest "non-member"; scores
+    that tie at a border are not guessed."""
     pooled = np.sort(np.concatenate([members, others]))
     # The score just outside either group; the attack abstains on all scores equal to it.
     under = pooled[-top - 1] if top < pooled.size else -inf
@@ -128,7 +128,7 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """The numbers of "member" and "non-member" guesses to try: m/2^j on either side or both, large enough for ε > 0."""
+    """The numbers of "member" and "non-member" guesses to try: m/2^j of one or of both, large enough for ε > 0."""
     fewest = log2(1 / error)
     sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]
@@ -144,8 +144,8 @@ def _largest_epsilon(trials: list[_Trial], canaries: int, delta: float, error: f
 
         if 2 * trial.correct <= sum(trial.asked) or not rejected(best):
             continue
-        # If 2mδ > 1, the p-value may fall as ε grows. Its smaller form, with P[F = i] that sum to at most 1, cannot
-        # fall, so every rejected ε lies below a valid bound.
+        # If 2mδ > 1, this p-value may fall as ε grows. The theorem's proof has the smaller p-value max_F P[B + F ≥ v]
+        # over counts F of mean at most 2mδ. It cannot fall, so every rejected ε lies below a valid bound.
         low, high = doubled(rejected, best, max(1.0, 2 * best))
         low, _ = narrowed(rejected, low, high, near=lambda a, b: b - a <= 1e-13 * b)
         if low > best:
@@ -159,7 +159,8 @@ def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: flo
     tail = float(bdtrc(correct - 1, asked, q)) if correct else 1.0
     if delta == 0 or correct == 0:
         return tail
-    # Beyond a window with P[window] = w over i₀ values, 1/i is below w/i₀ as soon as i > i₀/w: no need to look there.
+    # The i₀ values below v have a probability w, so the term of i₀ is w/i₀. For i > i₀/w, the term is at most 1/i <
+    # w/i₀.
     first = min(correct, max(1, ceil(correct - asked * q + 3 * sqrt(asked * q * (1 - q)))))
     mass = float(bdtrc(correct - first - 1, asked, q)) - tail if first < correct else 1 - tail
     last = correct if mass <= 0 else min(correct, ceil(first / mass))
@@ -180,8 +181,8 @@ def fairly_split(members: int, others: int) -> int:
 
 
 def guess_numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
-    """Return the numbers of "member" and "non-member" guesses. Raises ValueError unless they are whole numbers ≥ 0 with
-    a sum between 1 and the number of canaries."""
+    """Return the numbers of "member" and "non-member" guesses. Raises ValueError if they are not whole numbers ≥ 0, or
+    if their sum is not between 1 and the number of canaries."""
     if not isinstance(guesses, tuple) or len(guesses) != 2:
         raise ValueError(f'guesses must be two whole numbers ("member", "non-member"), got {guesses!r}')
     top, bottom = (validate.whole("guesses", number, least=0) for number in guesses)

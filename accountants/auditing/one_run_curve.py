@@ -40,9 +40,9 @@ def epsilon_one_run_curve(
        Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i.
     2. If all guesses are "member", a canary that was left out is never guessed right. Then m/2 takes the place of m,
        and the bound is larger; likewise if all guesses are "non-member".
-    3. Let v guesses be right in the run, and suppose P[at least v right] ≥ τ = 1 − confidence. Σ p_j is least under
-       these inequalities for p_v = τ, followed by the least possible p_{v−1}, p_{v−2}, …. If even this sum exceeds 1,
-       the assumption is false, and the curve is rejected.
+    3. Let v guesses be right in the run, and suppose P[at least v right] ≥ τ = 1 − confidence. Under these
+       inequalities, Σ p_j is least for p_v = τ and the least possible p_{v−1}, p_{v−2}, … after it. If even this sum
+       exceeds 1, the assumption is false, and the curve is rejected.
 
     The bound is the ε at δ of the strongest rejected curve.
 
@@ -145,7 +145,7 @@ def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float
     total = asked / canaries
     hits, missed = error * right / canaries, error * (asked - right) / canaries  # tails of j·p_j/m and (c − j)·p_j/m
     for i in range(right, 0, -1):
-        if hits > 1:  # more than every guess about a member; both kinds reach `total` first
+        if hits > 1:  # more right guesses than members; with guesses of both kinds, `total` is exceeded first
             return True
         least = max(missed, float(rates.false_positives(hits)))
         hits, missed = hits + (i - 1) / (asked - i + 1) * (least - missed), least

@@ -22,7 +22,7 @@ def levels(confidence: float, delta: float) -> tuple[float, float]:
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Sort scores, float [n]. Raises ValueError, which quotes `name`, unless they are a list of finite numbers."""
+    """Sort n scores: float [n]. Anything but a list of finite numbers raises a ValueError, which quotes `name`."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -64,7 +64,7 @@ class Cuts:
 
     @classmethod
     def at_ranks(cls, members: Array, others: Array) -> Cuts:
-        """Thresholds at ranks that do not depend on the scores, for j = 0, 1, …: at most ⌈n/2^j⌉ − 1 of n non-members
+        """Thresholds at ranks that do not depend on the scores. For j = 0, 1, …, at most ⌈n/2^j⌉ − 1 of n non-members
         are at or above the threshold, or at most ⌈n/2^j⌉ − 1 of n members are below it. This limit is stored as the
         count."""
         alarms, missed = halved(others.size) - 1, halved(members.size) - 1

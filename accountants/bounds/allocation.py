@@ -29,13 +29,13 @@ from privkit.shared.array import Array
 _ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
 """Rényi orders that are tried for secret places; the computing time grows with the square of the largest order."""
 _MOST_OVERLAPS = 1_024  # places up to which the exact overlap of two or three subsets is summed
-_LARGEST_ORDER = 256  # highest order of the Rényi curve; its moments take time proportional to the square
-# most places of the numerical profile; more places hide better, so the profile of this number is a bound
+_LARGEST_ORDER = 256  # highest order of the Rényi curve; its moments take time proportional to its square
+# most places of the numerical profile; more places hide a record better, so this profile bounds theirs, too
 _MOST_PLACES = 4096
 _LARGEST_SHIFT = 4.0
 """μ above which the numerical profile would be lost in rounding; the unsampled profile takes its place."""
 _HIDES_NOTHING = 100.0  # μ above which no order of the Rényi curve gains from secrecy, and moments would overflow
-_ROUNDING = 4e-15  # relative error of a place's mass, generously; t places add up to t times as much
+_ROUNDING = 4e-15  # generous relative rounding error of one place's masses; t places have up to t times as much
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,13 +202,13 @@ def profile(places: int, mu: float) -> Pair:
     t = min(t, _MOST_PLACES)
     strikes, puts = _puts(t, m)
     farthest = float(strikes[-1])
-    # Running maxima take away what rounding does to two functions that never rise with ε.
+    # Neither function rises with ε. Running maxima restore this after rounding.
     calls = np.maximum.accumulate((1 - strikes / t + puts / t + _ROUNDING * farthest)[::-1])[::-1]
     puts[1:] = np.maximum.accumulate(puts[1:] / strikes[1:]) * strikes[1:] * (1 + _ROUNDING * t)
 
     def removed(epsilon: ArrayLike) -> Array:
         e = np.asarray(epsilon, float)
-        strike = t * np.exp(np.minimum(e, 100.0))  # beyond the farthest, δ is smaller
+        strike = t * np.exp(np.minimum(e, 100.0))  # at larger strikes, δ is smaller
         return np.asarray(np.minimum(np.clip(np.interp(strike, strikes, calls), 0, 1), told(e)))
 
     def added(epsilon: ArrayLike) -> Array:
@@ -338,7 +338,8 @@ def _dots(interval: float, nodes: int, mu: float) -> Array:
 
 
 def _sum_of_losses(masses: Array, count: int) -> Array:
-    """Probabilities of the sum of `count` such independent variables at the nodes of one; larger sums are left out."""
+    """Probabilities of the sum of `count` independent variables with these `masses`; sums beyond the grid are left
+    out."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     size = next_fast_len(2 * masses.size - 1, real=True)

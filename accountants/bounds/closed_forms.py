@@ -48,7 +48,7 @@ class GaussianBound(Bound):
 
 
 def gaussian_bound(steps: Steps) -> GaussianBound | None:
-    """The bound by one Gaussian release that dominates the whole run; None if a step is dominated by no Gaussian.
+    """The bound by one Gaussian release that dominates the whole run; None if no Gaussian dominates one of the steps.
 
     Source: Balle and Wang 2018, Theorem 8; √Σμ²: Dong, Roth and Su 2022, Corollary 3.3.
     """

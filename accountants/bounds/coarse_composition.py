@@ -25,21 +25,21 @@ from privkit.shared.array import Array
 _SPENT = 0.03  # part of δ that truncated losses may take
 _LARGEST_EXPONENT = 600.0  # order times loss above which a moment would overflow
 _STEPS, _CLOSE = 16, 1e-4
-"""Most Newton steps to the best order, and the relative size of the last step: ε is then 1e-8 above its smallest."""
-_SHIFTS = 4096  # about how many shifts of all releases are worked on at once: some megabytes for each array
-_CELLS = 2**15  # nodes of grids that are worked on at once: larger arrays are fetched anew from the system each time
+"""Most Newton steps to the best order, and the relative step size that ends them: ε is then 1e-8 above its minimum."""
+_SHIFTS = 4096  # number of shifts that are computed at once, roughly; each array then has some megabytes
+_CELLS = 2**15  # number of grid nodes that are computed at once; the system allocates larger arrays anew each time
 _SEARCH, _FOUND = 25, 1e-7
 """Values of ln δ in one pass of the search for δ at ε, and the width of the interval at which the search ends."""
 _LOG_SMALLEST = -650.0
 _INTERVAL = 0.5
-"""Distance of the grid's nodes in standard deviations of one release's loss, at most; at .75, ε is about 1% larger."""
+"""Largest distance of the grid's nodes, in standard deviations of one release's loss. At 0.75, ε is about 1% larger."""
 _SMALLEST_GRID, _LARGEST_GRID = 512, 2**14
 _BELOW = 6.0
-"""The grid begins this many standard deviations of the tilted sum below its mean. Mass below it is added at its end."""
+"""The grid begins this many standard deviations below the tilted sum's mean. Mass below the grid counts at its end."""
 _ABOVE = 4.5  # −ln of the share of δ that sums above the grid may take
 _LOWER, _SMALLER = 6, 3.0
 """Most grids for one run, and the factor by which λ falls from one grid to the next, until a grid begins below ε."""
-_LOG_NOTHING = -50.0  # ln below which a Fourier coefficient is left out; all of these together are below the noise
+_LOG_NOTHING = -50.0  # ln of the size below which Fourier coefficients are left out; their sum is below the noise
 _BLOCK = 16  # nodes of a grid that are summed together, to find the block with the smallest ε
 _SMALLEST_DELTA = 1e-280  # δ below which a grid's probabilities would lose their digits
 _NOISE = 1e-14  # rounding error of a node's probability for each round, in a transform of up to 2¹⁴ nodes
@@ -129,7 +129,7 @@ class _Runs:
 
     losses: TruncatedLosses  # the losses of the pieces (groups of equal releases)
     rounds: Array  # [S] number of releases in each piece
-    owner: NDArray[np.int_]  # [S] the run of each piece; pieces of a run are neighbors
+    owner: NDArray[np.int_]  # [S] the run of each piece; pieces of one run are adjacent
     deltas: Array  # [R] δ of each run
 
     def total(self, values: Array) -> Array:
@@ -178,7 +178,7 @@ class _Runs:
         return _Runs(losses=self.losses.reverse(), rounds=self.rounds, owner=self.owner, deltas=self.deltas)
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not a number proves nothing
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a result NaN proves nothing
 def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     """The smallest proven ε of each run at its own δ, [R]."""
     sizes = np.array([len(run) for run in runs])
@@ -191,7 +191,7 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     if poisson.any():
         back, tilt = forward.chosen(poisson).reverse(), tilt[poisson]
         other = _converted(back, tilt)[0]
-        larger = other > found[poisson]  # of about half, and no other needs its grid
+        larger = other > found[poisson]  # about half of the runs; only they need a grid in this direction
         other[larger] = _below(back.chosen(larger), tilt[larger], other[larger])
         found[poisson] = np.maximum(found[poisson], other)
     return np.where(np.isnan(found), inf, np.maximum(found, 0))
@@ -225,7 +225,7 @@ def _by_moments(runs: _Runs) -> tuple[Array, Array]:
         values, change = _converted(runs, tilt)
         better = values < best[some]
         best[some[better]], at[some[better]] = values[better], tilt[better]
-        limit = np.where(change * before < 0, limit / 2, limit)  # else few rounds swing to and fro
+        limit = np.where(change * before < 0, limit / 2, limit)  # otherwise the steps for few rounds would oscillate
         if not (moves := np.abs(change) > _CLOSE).any():
             break
         before, limit, most, some = change[moves], limit[moves], most[moves], some[moves]
@@ -251,7 +251,7 @@ def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
     _, mean, variance = runs.cumulants(tilt)
     spread = np.minimum(variance, runs.variance)
     low = np.maximum(mean - _BELOW * np.sqrt(variance), first - _LARGEST_EXPONENT / (1 + tilt))
-    share = _ABOVE + 1 + np.log1p(tilt)  # by Chernoff, if δ is the first bound's at `first`: about e^{K − λε}/e(1 + λ)
+    share = _ABOVE + 1 + np.log1p(tilt)  # step 1 gives δ ≈ e^{K − λε}/e(1 + λ); the tail is e^{−_ABOVE} times as much
     width = share / tilt + np.maximum(first - low, 0)
     nodes = np.exp2(np.ceil(np.log2(width / _INTERVAL) - np.log2(spread / runs.count) / 2))
     digits = np.isfinite(width) & (runs.deltas > _SMALLEST_DELTA)
@@ -277,7 +277,7 @@ def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Arra
     last = np.ceil(low / interval) + size - 1
     log_moment, tilted = _composed(runs, tilt, interval, last, size)
     scale, step = np.exp(log_moment - tilt * center)[:, None], interval[:, None]
-    # Losses less `center`, from the largest on, so that nothing overflows and sums run forward.
+    # Losses minus `center`, from the largest to the smallest: nothing overflows, and sums run forward.
     top = (last * interval - center)[:, None] - step * np.arange(0, size, _BLOCK)  # the first of each block
     left = (runs.deltas - runs.infinite)[:, None] - scale * np.exp(-tilt[:, None] * top[:, :1])
     blocks, powers = tilted.reshape(tilt.size, -1, _BLOCK), np.stack((tilt, 1 + tilt), 1)[:, :, None]
@@ -288,7 +288,7 @@ def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Arra
     enough = held - np.exp(top - step * (_BLOCK - 1)) * weighed <= left
     row, block = np.arange(tilt.size), np.where(enough.all(1), size // _BLOCK - 1, enough.argmin(1))
     before = [np.where(block > 0, one[row, block - 1], 0)[:, None] for one in (held, weighed)]
-    above = top[row, block, None] - step * np.arange(-1, _BLOCK)  # the node before the block, and its own
+    above = top[row, block, None] - step * np.arange(-1, _BLOCK)  # the node before the block, and its nodes
     mass, ratio = scale * blocks[row, block] * np.exp(-tilt[:, None] * above[:, 1:]), np.exp(above)
     held = np.cumsum(np.concatenate((before[0], mass), 1), 1)
     weighed = np.cumsum(np.concatenate((before[1], mass / ratio[:, 1:]), 1), 1)
@@ -307,7 +307,7 @@ def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int)
     The grids are circles: a sum of l intervals is at the node l modulo `size`.
     """
     losses, rounds = runs.losses, runs.rounds
-    each = np.repeat(np.arange(rounds.size), losses.sizes)  # [J] the piece of a shift
+    each = np.repeat(np.arange(rounds.size), losses.sizes)  # [J] the piece of each shift
     step, order = interval[runs.owner][each, None], 1 + tilt[runs.owner][each, None]
     place = np.floor(losses.loss / step)
     upper = losses.mass * np.expm1(np.maximum(losses.loss - place * step, 0)) / np.expm1(step)
@@ -323,7 +323,7 @@ def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int)
     spectrum = np.fft.rfft(grid / moment[:, None], size, axis=1)
     square = spectrum.real**2 + spectrum.imag**2
     heard = (square > np.exp(2 * _LOG_NOTHING / rounds)[:, None]).any(0)
-    waves = 1 + int(np.flatnonzero(heard).max(initial=0))  # after many rounds, few
+    waves = 1 + int(np.flatnonzero(heard).max(initial=0))  # after many rounds, few are left
     starts = np.searchsorted(runs.owner, np.arange(last.size))
     parts = (np.log(square[:, :waves]) / 2, np.angle(spectrum[:, :waves]))
     sizes, turns = (np.add.reduceat(rounds[:, None] * one, starts, axis=0) for one in parts)

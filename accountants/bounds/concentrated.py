@@ -23,7 +23,7 @@ def zcdp(steps: Steps) -> float:
     of shift μ has ρ = μ²/2. Proposition 1.4: a release with losses of at most ε has ρ = ε²/2.
     """
 
-    def of_losses(losses: list[tuple[float, int]]) -> float:  # α > 1, so that ρ = ε holds, too (Proposition 1.4)
+    def of_losses(losses: list[tuple[float, int]]) -> float:  # ρ = ε holds, too: a divergence ≤ ε is ≤ εα
         return sum(count * min(e * e / 2, e) for e, count in losses) if losses else inf
 
     return sum(min(step.shift(count) ** 2 / 2, of_losses(step.most(count))) for step, count in steps)
@@ -45,9 +45,9 @@ def gdp(steps: Steps) -> float:
 def pure_gdp(epsilon: float) -> float:
     """The μ for which every ε-DP mechanism is μ-Gaussian-DP: −2Φ⁻¹(1/(1 + e^ε)).
 
-    The trade-off curve of ε-DP (least false negative rate at each false positive rate) is a straight line from (0, 1)
-    to the corner (a, a) with a = 1/(1 + e^ε), and its mirror image from there to (1, 0). The Gaussian's curve with this
-    μ is convex, symmetric, and passes through (0, 1) and (a, a). So it lies below the curve of ε-DP, as required.
+    The trade-off curve of ε-DP (least false negative rate at each false positive rate) has two straight pieces: from
+    (0, 1) to the corner (a, a) with a = 1/(1 + e^ε), and its mirror image to (1, 0). The Gaussian's curve with this μ
+    is convex, symmetric, and passes through (0, 1) and (a, a). So it lies below the curve of ε-DP, as required.
 
     Source: derived.
     """

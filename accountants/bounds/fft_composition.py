@@ -17,9 +17,9 @@ from privkit.accountants.bounds.loss_distribution import LARGEST_GRID, GridTooLa
 from privkit.accountants.search import narrowed
 from privkit.shared.array import Array
 
-_UNSEEN = 4e-261  # more than all masses below e^−600 can add to δ
+_UNSEEN = 4e-261  # upper bound on what all masses below e^−600 can add to δ
 _LOST = 1e-14  # tilted mass that may fall outside the window of a composition; it is added to δ
-_SPARED = 7.0  # nats by which this mass may weigh more than at the best tilt; smaller tilts have shorter windows
+_SPARED = 7.0  # nats by which a smaller tilt, with its shorter window, may raise what this mass adds to δ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class ComposedLosses:
     def crossing(self, too_large: Callable[[float], bool]) -> int | None:
         """The first node ≥ 0 at which δ is not `too_large`, by bisection; None if it is too large at every loss."""
         low, high = max(self.lowest, 0) - 1, max(self.lowest + self.masses.size, 1)
-        if too_large(high * self.interval):  # a δ below the noise of the transform: only the largest loss is left
+        if too_large(high * self.interval):  # δ is below the transform's noise: try only the largest loss
             return None if too_large(max(self.top, high) * self.interval) else self.top
         return narrowed(lambda node: too_large(node * self.interval), low, high)[1]
 
@@ -146,7 +146,7 @@ def _tilted_composition(parts: Parts, tilt: float) -> ComposedLosses:
     rounding = (rounds + 30) * np.finfo(float).eps * sqrt(dot(composed, composed)) * weight
     each = 1e-11 + 1e-14 * rounds
     untilted = cumulant - tilt * losses
-    unseen = untilted < -600  # below 1e-260: `_UNSEEN` stands for all of them
+    unseen = untilted < -600  # below 1e-260: `_UNSEEN` bounds what they add to δ
     masses = np.maximum(composed, 0, out=composed)
     masses *= np.exp(np.clip(untilted, -600, 700, out=untilted), out=untilted)
     masses *= 1 + each
@@ -169,7 +169,7 @@ def _cumulant(parts: Parts, tilt: float) -> float:
     total = 0.0
     for part, count in parts:
         exponents = tilt * part.losses
-        exponents += part.log_masses  # a mass may be tiny and its weight huge: their product is what counts
+        exponents += part.log_masses  # logarithms are added, since a mass may be tiny and its weight huge
         peak = float(exponents.max())
         exponents -= peak
         np.maximum(exponents, -300, out=exponents)  # results below 1e-308 cost a hundred times as much
@@ -187,7 +187,7 @@ def _tilt(parts: Parts, delta: float | None, epsilon: float | None) -> float:
 
     surprise = 12.0 if delta is None else -log(delta)
     center = log(sqrt(2 * max(surprise, 1e-3) / max(variance, 1e-30)))
-    sharpest = -log(parts[0][0].interval)  # what differs by less than the interval is not told apart
+    sharpest = -log(parts[0][0].interval)  # a grid cannot separate losses closer than its interval
     ends = min(center, sharpest) - 8, min(center + 8, sharpest), 0.2
     if epsilon is None:
         tilt, answer = _smallest(lambda tilt: (weight(tilt) + surprise) / tilt, *ends)
@@ -222,7 +222,7 @@ def spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.com
     The largest modulus is 1, so powers below e^−650 change no digit. They are set to 0, since computing them as
     subnormal numbers would take a hundred times as long.
     """
-    kept = ~(values.real**2 + values.imag**2 < exp(-1300 / count))  # after many rounds, few
+    kept = ~(values.real**2 + values.imag**2 < exp(-1300 / count))  # after many rounds, few are kept
     square = values[kept]
     power = np.ones_like(square)
     while count:

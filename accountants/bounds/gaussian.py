@@ -106,10 +106,10 @@ def _inverse(target: Array, m: Array) -> Array:
         low, high = np.where(above, e, low), np.where(above, high, e)
         a = m / 2 - e / m
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            # δ' = −e^ε Φ(−μ/2 − ε/μ), written so that no ε is too large: ε − b²/2 = −a²/2
+            # δ' = −e^ε Φ(−μ/2 − ε/μ), written so that large ε do not overflow: ε − b²/2 = −a²/2
             slope = -0.5 * erfcx((m - a) / sqrt(2)) * np.exp(-a * a / 2 - value)
             step = e - (value - target) / slope
-        # Newton's error is squared in a step, so that a step of 1e-9 was the last that mattered.
+        # Each Newton step squares the error, so no step matters after one of size 1e-9.
         done = np.abs(step - e) <= 1e-9 * e
         e = np.where(done | (step > low) & (step < high), step, (low + high) / 2)
         if np.all(done | (high - low <= 1e-15 * high)):

@@ -2,7 +2,7 @@
 
 The far tail of a sampled composition is heavier than a Gaussian's, so a μ that covers every hypothesis test is
 uselessly large. The function `mu` finds the smallest μ for the tests whose two error rates are at least a given floor,
-such as 1e-10. A δ covers the other tests.
+such as 1e-10. Its result has a δ that covers the other tests.
 
 Source: Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ).
 """
@@ -21,13 +21,13 @@ from privkit.accountants.bounds.fft_composition import compose
 from privkit.accountants.bounds.loss_distribution import Pair, Profile, both_directions, grid_interval
 from privkit.shared.array import Array
 
-NODES = 256  # values of ε at which the composed profile is computed; the excess of μ falls with their square
+NODES = 256  # values of ε at which the composed profile is computed; doubling them quarters the excess of μ
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianFit:
-    """A Gaussian mechanism that stands for a composition: the composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for
-    every ε ≥ 0, where δ_G(ε; μ) is the profile of a Gaussian release.
+    """A Gaussian mechanism that bounds a composition. Let δ_G(ε; μ) be the profile of a Gaussian release. Then the
+    composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for every ε ≥ 0.
 
     Every test whose false positive rate α is at least the `floor` given to `mu` has a false negative rate of at least
     Φ(Φ⁻¹(1 − α) − μ), as for a Gaussian release.
@@ -74,7 +74,7 @@ def mu(
     gap = (at[:-1] - at[1:]) / np.expm1(np.minimum(np.diff(corner), 700))  # e^ε·α of each edge: −slope in e^ε is α
     with np.errstate(divide="ignore"):
         log_alpha = np.log(gap) - corner[:-1]
-    inside = int(np.searchsorted(-log_alpha, -log(least), "left"))  # edges above the floor; there, the line between
+    inside = int(np.searchsorted(-log_alpha, -log(least), "left"))  # edges above the floor; at it, the next line
     log_alpha = np.append(log_alpha[:inside], log(least))
     power = np.append(at[:inside] + gap[:inside], at[inside] + least * exp(min(corner[inside], 700)))  # 1 − β
     tightest = max(0.0, float(np.max(ndtri(np.minimum(power, 1)) - ndtri_exp(log_alpha))))
@@ -92,13 +92,13 @@ def _composed(
     tail = max(floor * 1e-12 / sum(rounds for _, rounds in checked), 1e-290)
     d = grid_interval(checked, tail, interval)
     parts = both_directions(checked, d, tail)
-    # A composition keeps its digits around the ε or δ that it is tilted to: each ε is served by the sharpest of five.
+    # A composition is accurate near the ε or δ to which it is tilted. Each ε takes the most accurate of five.
     sides = [[compose(one, epsilon=0.0)] for one in parts]
 
     def delta(epsilon: float) -> float:
         return max(min(side, key=lambda one: one.slack(epsilon)).delta(epsilon) for side in sides)
 
-    last = floor / 100 * max(delta(0.0), 1e-10)  # small shifts reach the floor where δ is far below it
+    last = floor / 100 * max(delta(0.0), 1e-10)  # for small shifts, error rates reach the floor at a far smaller δ
     for one, side in zip(parts, sides, strict=True):
         side.append(compose(one, delta=last))
     largest = max(side[-1].epsilon(last) for side in sides)

@@ -18,7 +18,7 @@ from privkit.accountants import validate
 from privkit.accountants.bounds.loss_distribution import LossDistribution, Profile, by_squaring
 from privkit.shared.array import Array
 
-_CELLS = 8  # cells between a loss of 0 and the largest loss of one variable: an error of 1e-5 of ε for many variables
+_CELLS = 8  # cells between a loss of 0 and one variable's largest loss: for many variables, ε has an error of 1e-5·ε
 _WIDEST = 0.25  # longest cell, in nats; a variable's loss varies by at most about two
 _MOST_NODES = 4_096  # nodes up to which sums are taken term by term, within milliseconds
 _TAIL = 1e-300  # mass that is moved at each end: up at the low end, to an infinite loss at the high end
@@ -122,7 +122,8 @@ def _on_grid(one: LossDistribution, interval: float) -> LossDistribution:
 
 
 def _deltas(one: LossDistribution) -> tuple[Array, Array]:
-    """The nodes from 0 to the largest loss, and δ at these nodes: ∫ Q(loss > ln x) dx over x > e^ε, all positive."""
+    """The nodes from 0 to the largest loss, and δ at these nodes: ∫ Q(loss > ln x) dx over x > e^ε, a sum of positive
+    terms."""
     first = max(-one.lowest, 0)
     nodes, masses = one.losses[first:], one.masses[first:]
     if one.lowest > 0:

@@ -30,9 +30,9 @@ inequality separates the weights, so that each weight may have its own worst kin
 α_g is the weight's share of the sum's variance. Weights with small shares are not separated: rest_j is the sum over
 these weights of max_t k_g·ln|M_t(w_g·z_j)|. A normal variable whose standard deviation is a quarter of the smallest
 grid step is added to each V. This raises the bound (Jensen), and makes the terms decay, so that |M_t(w·z)| ≤ M_t(wθ)
-bounds all distant terms. For normal V, the bound is 3 % above the true value while the mean of the sum is at most three
-standard deviations below 0, and 11 % above it at seven. With a heavy tail, or few rows, it is more. Source: derived;
-Cauchy's integral of s₊.
+bounds all distant terms. For normal V, the bound is 3 % above the true value if the mean of the sum is at most three
+standard deviations below 0, and 11 % above it at seven. With a heavy tail, or few rows, this gap is larger. Source:
+derived; Cauchy's integral of s₊.
 
 **By convolution.** Every V_i gets the least upper bound of all kinds: its E(V − k)₊ is the largest over all kinds. The
 terms w_i·V_i are moved to a common grid: each mass is split between the two nearest nodes such that its mean is kept,
@@ -58,15 +58,15 @@ _LARGEST_WINDOW = 2**14  # most nodes of the grid of a sum
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
 """Mean excess of a term above its grid, which is added to δ, and below its grid, which is moved up."""
 _FINE, _COARSE = 4, 12
-"""Nodes in a term's standard deviation near its mean, and in its distance to the mean far from it."""
+"""Nodes per standard deviation of a term near its mean. Far from the mean: nodes per distance to it."""
 _FADES = 36.0  # exponent at the window's end: mass beyond it is lost in rounding, and a bound on it is added
 _MOST_TILT = 20.0  # largest exponent of a tilted term
 _PART, _TRIES = 0.01, 4
 """Wanted mean excess above the grid of a convolution, relative to its result, and grids that are tried for it."""
 _STEP, _STEPS = 0.5, 128
-"""d over the smaller of θ and 1/(standard deviation of the sum); the fewest terms, after which the sum has faded."""
-_SHARE = 0.03  # share of the variance from which on a weight is separated in the contour integral
-_WIDE = 10.0  # standard deviations of a normal variable that integrals reach
+"""d divided by min(θ, 1/(standard deviation of the sum)), and the fewest terms; later terms are negligible."""
+_SHARE = 0.03  # smallest share of the variance at which a weight is separated in the contour integral
+_WIDE = 10.0  # integrals over a normal variable end at this many standard deviations
 
 
 def both_orders(found: list[Gram]) -> tuple[Gram, ...]:
@@ -87,8 +87,8 @@ RowWeights: TypeAlias = tuple[tuple[int, int], ...]
 def hidden_delta(epsilon: float, mu: float, rows: RowWeights, kinds: tuple[Gram, ...] = COARSE_KINDS) -> float:
     """Upper bound on δ at ε ≥ 0 of a record that is secretly in one of several rows, beside other records.
 
-    It bounds F(w) of this module. `rows` gives the probabilities w of the rows, any two records are at most `mu`
-    standard deviations of the noise apart, and the Gram matrices `kinds` dominate those of all triples of records.
+    It bounds F(w) of this module. `rows` gives the probabilities w of the rows. Any two records are at most `mu`
+    standard deviations of the noise apart. The Gram matrices `kinds` dominate those of all triples of records.
     """
     weights, counts = np.array(rows, float).T
     weights /= weights @ counts
@@ -119,7 +119,7 @@ def _by_contour(
     """
     nodes, masses, above = terms
     weights, counts = rows
-    line = (saddle - 1 / saddle) / 2  # the best θ of a normal sum, instead of the best one-sided bound's
+    line = (saddle - 1 / saddle) / 2  # replaces the θ of the best one-sided bound by the best θ of a normal sum
     theta = saddle * (line + sqrt(line * line + 2)) / (line + sqrt(line * line + 1)) / spread
     some = np.concatenate([masses[:, :last], masses[:, last:].sum(1, keepdims=True)], axis=1)
     slopes, shares = _rule(theta * spread)
@@ -150,8 +150,9 @@ def _rule(deviations: float) -> tuple[Array, Array]:
 
 
 def _saddle(terms: Terms, rows: tuple[Array, Array], spread: float, apart: float) -> tuple[float, float, int]:
-    # the least mean of e^{θs−1}/θ ≥ s₊ over a few kinds, and its θ·spread and top node; others give bounds, too; the
-    # mean of the sum s is about `apart` standard deviations (`spread`) from 0
+    # an estimate of F(w): the least mean of e^{θs−1}/θ ≥ s₊ over θ and top nodes, for the worst of a few kinds; also
+    # its θ·spread and top node, which `_by_contour` uses (any choice gives a bound). The mean of the sum s is about
+    # `apart` standard deviations (`spread`) from 0.
     nodes, masses, above = terms
     weights, counts = rows
     kinds = masses[[int(np.argmax(masses @ nodes**2)), *range(0, len(masses), 6)]]
@@ -212,8 +213,8 @@ def _by_convolution(terms: Terms, interval: float, rows: tuple[Array, Array], ta
 
 @lru_cache(maxsize=256)
 def _calls(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, Array, float]:
-    """Three results: thresholds k, [K]; E(V − k)₊ at each threshold for T laws of V = X − e^ε·X', a difference of
-    likelihood ratios, [T, K]; and the smallest step between thresholds, of which all thresholds are multiples."""
+    """Three results: thresholds k, [K]; for T laws of V = X − e^ε·X', a difference of likelihood ratios, E(V − k)₊ at
+    each threshold, [T, K]; and the smallest step between thresholds. All thresholds are multiples of this step."""
     scale, mean = exp(epsilon), -expm1(epsilon)
     matrices = [tuple(mu**2 * one for one in matrix) for matrix in kinds]
     a, b, c = np.array(matrices).T

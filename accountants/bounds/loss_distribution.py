@@ -20,7 +20,7 @@ from privkit.shared.array import Array
 
 Profile: TypeAlias = Callable[[Array], Array]  # δ at an array of ε ≥ 0; decreasing, and convex in e^ε
 Pair: TypeAlias = tuple[Profile, Profile]
-"""Profiles of H(P‖Q) and of the reverse H(Q‖P); together they give δ(−ε) = 1 − e^{−ε} + e^{−ε}·δ_reverse(ε)."""
+"""Profiles of P against Q and of Q against P; together they give δ(−ε) = 1 − e^{−ε} + e^{−ε}·δ_reverse(ε)."""
 LARGEST_GRID = 20_000_000  # nodes above which a grid is refused
 _T = TypeVar("_T")
 
@@ -38,7 +38,7 @@ def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
 
 
 class GridTooLarge(ValueError):
-    """Raised if the grid would have too many nodes, or if rounds are so many that rounding errors exceed the answer."""
+    """Raised if the grid would have too many nodes, or if the rounding errors of all rounds may exceed the answer."""
 
     def __init__(self, nodes: float, interval: float, sentence: str = "") -> None:
         wanted = f"a grid of {nodes:.3g} nodes at interval {interval:g} is too large: choose a larger interval"
@@ -48,8 +48,8 @@ class GridTooLarge(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class LossDistribution:
-    """A distribution of the privacy loss ln(P/Q) under P on a grid, which dominates the mechanism's. P and Q are the
-    laws of the release for two neighbors."""
+    """A distribution on a grid that dominates the mechanism's privacy loss ln(P/Q) under P. P and Q are the laws of the
+    release for two neighbors."""
 
     interval: float  # distance of the nodes, in nats
     lowest: int  # the first node is lowest·interval
@@ -104,7 +104,7 @@ def _on_grid(profile: Profile | Pair, d: float, tail: float, reaches: Sequence[f
 
 
 def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tail: float) -> list[Parts]:
-    """The loss distributions of all steps, for both directions, or for one if every step has equal directions."""
+    """The loss distributions of all steps, for both directions, or for only one if both are equal in every step."""
     grids = [(from_profile(profile, interval, tail=tail), rounds) for profile, rounds in steps]
     width = max(len(grid) for grid, _ in grids)
     return [[(grid[min(side, len(grid) - 1)], rounds) for grid, rounds in grids] for side in range(width)]
@@ -202,7 +202,7 @@ def _joined_directions(
     direction's masses above 0 (`down`). A loss −ε has e^{−ε} times the mass of the loss ε in the other direction."""
     with np.errstate(under="ignore"):
         below = (down * np.exp(-interval * np.arange(1, down.size + 1)))[::-1]
-    # Q beyond the last node: δ_reverse one node before it is at least (1 − e^{−d}) times as much.
+    # Bound on Q's mass beyond the last node: δ_reverse one node earlier is at least (1 − e^{−d}) times this mass.
     beyond = exp(max(-interval * down.size, -700)) * float(reverse[-2]) / -expm1(-interval)
     masses = np.concatenate([below, [middle], up])
     first = int(np.searchsorted(np.cumsum(masses), tail, side="right"))  # a negligible low tail is moved up

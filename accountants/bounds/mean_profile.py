@@ -26,18 +26,18 @@ from privkit.shared.array import Array
 
 _NODES = 28  # nodes of a panel; a panel with fewer ε is computed at the ε themselves
 _TOLERANCE = 1e-15  # error of a panel's polynomial, relative to δ at its end
-_STEEPEST = 10.0  # ratio of δ at a panel's ends, so that rounding stays small at the lower one
+_STEEPEST = 10.0  # largest ratio of δ at a panel's two ends; it keeps rounding small relative to the smaller δ
 _CHUNK = 1 << 17  # elements of ε × μ that are in memory at a time
-_BODY = 4.0  # a above which Φ(a) is computed on its own
+_BODY = 4.0  # a above which Φ(a) is computed directly, without the factor e^{−a²/2}
 _ROUNDING, _CANCELLATION = 3e-13, 1e-14
-"""Rounding errors of δ: one relative to δ, by e^{−a²/2} with |a| up to 37; one relative to Φ(a), by subtracting
-e^ε·Φ(b).
+"""Two rounding errors of δ. The first is relative to δ and comes from e^{−a²/2} with |a| up to 37. The second is
+relative to Φ(a) and comes from subtracting e^ε·Φ(b).
 
 The rounding of a itself grows with μ; above μ = 50 it is the larger part of the first error. Both are about five times
-the sum of the errors of a value and of the interpolation, where δ falls by `_STEEPEST`.
+the sum of the errors of a value and of the interpolation, in a panel over which δ falls by `_STEEPEST`.
 """
 _NOWHERE, _SMALLEST = 100.0, 1e-25
-"""a| from which a normal density is below 1e-2000, and the μ to which smaller shifts are raised."""
+"""|a| from which a normal density is below 1e-2000, and the μ to which smaller shifts are raised."""
 _Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
 """For P panels: the index of the first ε, the index after the last ε, and the error of the polynomial, [P] each."""
 
@@ -125,10 +125,10 @@ def _remainder(left: Array, right: Array, mu: Array, weight: Array) -> Array:
     first, last = mu / 2 - left[:, None] / mu, mu / 2 - right[:, None] / mu  # a at both ends
     nearest = np.where((first > 0) & (last < 0), 0.0, np.minimum(np.abs(first), np.abs(last)))
     farthest = np.maximum(np.abs(first), np.abs(last))
-    # Where e^{−a²/2} underflows it is raised to the smallest float; beyond 100, no power of a or μ makes up for it.
+    # If e^{−a²/2} underflows, it is raised to the smallest float. For |a| ≥ 100 it is 0, whatever factors follow.
     density = np.where(nearest < _NOWHERE, np.maximum(np.exp(-nearest * nearest / 2), 5e-324), 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
-        # Polynomials of a and powers of μ are scaled by h/μ, so that both stay numbers.
+        # Polynomials of a and powers of μ are scaled by h/μ, so that neither overflows.
         scale = ((right - left) / 4)[:, None] / mu
         bound, before = np.full_like(first, 0.5), np.zeros_like(first)  # e^ε·Φ(b) is at most e^{−a²/2}/2
         bound *= ((right - left) / 4)[:, None] ** _NODES

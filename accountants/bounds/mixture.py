@@ -19,7 +19,7 @@ from privkit.accountants.bounds.truncated_losses import Piece
 from privkit.accountants.spec.shift import FEW, ShiftLaw
 from privkit.shared.array import Array
 
-_POINTS = 64  # values of the shift in composition on a coarse grid; more are raised to so many
+_POINTS = 64  # most values of the shift in coarse composition; if there are more, values are raised until 64 are left
 _CHUNK = 1 << 17  # elements of ε × nodes that are in memory at a time
 _MANY = 1 << 20  # elements of ε × nodes from which polynomials on panels are faster
 _BLOCK = 1 << 20  # orders × nodes that are in memory at a time
@@ -30,10 +30,10 @@ _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if the 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublicMixture(SampledStep):
-    """Gaussian releases of random shift μ, where the server learns μ with the release.
+    """Gaussian releases of random shift μ. The server learns μ with the release.
 
-    If participation is a secret sample of rate γ, a round has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ), where δ_G(ε;
-    μ) is the profile of a Gaussian release. This is the mean of the profiles of sampled releases with fixed shift. So
+    Let δ_G(ε; μ) be the profile of a Gaussian release. If participation is a secret sample of rate γ, a round has the
+    profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ). This is the mean of the profiles of sampled releases with fixed shift. So
     the shift may be treated as public.
     """
 
@@ -49,7 +49,7 @@ class PublicMixture(SampledStep):
 
     @property
     def few(self) -> bool:
-        """Whether the Rényi curve is averaged over the shift's values: if there is sampling, and values are few."""
+        """Whether the Rényi curve is averaged over the shift's values: only with sampling and few values."""
         return self.rate < 1 and self.law.profile and self.law.mu.size <= FEW
 
     def rdp(self, orders: Array, count: int) -> Array:
@@ -131,7 +131,7 @@ def profile(law: ShiftLaw) -> Profile:
         if e.size * mu.size > _MANY:
             values, place = np.unique(e, return_inverse=True)
             return mean_profile(values, mu, weight)[place.reshape(e.shape)]
-        if e.size == 1:  # with all its digits
+        if e.size == 1:  # by logarithms, which keep all digits
             one = np.exp(gaussian.log_delta(e.ravel(), mu)) @ weight
             return np.full(e.shape, min(float(one), 1.0))
         flat, deltas = e.ravel(), np.empty(e.size)
@@ -180,7 +180,7 @@ def invert(profile: Profile, delta: float) -> float:
 
     if at(0.0) <= delta:
         return 0.0
-    from scipy.optimize import brentq  # costs as much to import as all the rest
+    from scipy.optimize import brentq  # takes as long to import as everything else
 
     high = 1.0
     while at(high) > delta:

@@ -21,8 +21,8 @@ class ComposedBound(Bound):
     large, the bound proves nothing."""
 
     pairs: Pairs  # profiles of single rounds, and how often each is composed
-    # profiles that one pair of neighbors attains in every round, `pairs` if it attains them in both directions; None if
-    # no such pair is known
+    # profiles that some two neighbors attain in every round; None if none are known. It is the object `pairs` itself if
+    # they attain both directions.
     attained: Pairs | None = None
     method: str = "numerical composition of privacy loss distributions"
     source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022"
@@ -88,7 +88,7 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
 
 
 def tight_bounds(steps: Steps) -> list[ComposedBound]:
-    """The bounds `composed_bound` and `third_record_bound` of a run, as far as they are not None."""
+    """The bounds `composed_bound` and `third_record_bound` of a run, without those that are None."""
     return [one for one in (composed_bound(steps), third_record_bound(steps)) if one is not None]
 
 

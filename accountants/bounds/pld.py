@@ -31,7 +31,7 @@ from privkit.shared.array import Array
 
 History: TypeAlias = Sequence[tuple[Profile | Pair, int]]
 """Pairs (privacy profile of one round, number of such rounds)."""
-_MOST_ROUNDS = 10**11  # most rounds: their rounding errors, about 1e-14 each, stay below a thousandth of δ
+_MOST_ROUNDS = 10**11  # most rounds, so that their rounding errors, about 1e-14 each, stay below a thousandth of δ
 
 
 def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interval: float | None = None) -> float:

@@ -84,9 +84,9 @@ def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
     if not a.size or np.any(a <= 1):
         raise ValueError(f"orders must be numbers > 1, at least one, got {orders!r}")
     lie, loss = p / k, log1p(k * (1 - p) / p)
-    with np.errstate(over="ignore", invalid="ignore"):  # the moment less 1, as a product of two differences
+    with np.errstate(over="ignore", invalid="ignore"):  # the moment minus 1, as a product of two differences
         gain = -lie * np.expm1(-(a - 1) * loss) * np.expm1(a * loss)
-    large = np.logaddexp(log(lie) + a * loss, log1p(-lie))  # drops what lowers it: an upper bound
+    large = np.logaddexp(log(lie) + a * loss, log1p(-lie))  # an upper bound: it raises a small term
     moment = np.where(a * loss < 600, np.log1p(np.maximum(np.where(a * loss < 600, gain, 0.0), 0.0)), large)
     return np.minimum(moment / (a - 1), loss)
 
@@ -117,7 +117,7 @@ def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> floa
     order = np.argsort(losses)[::-1]
     losses, mass = losses[order], np.exp(log_mass[order])
     above = np.cumsum(mass)
-    # Between two losses δ(ε) = Σ mass − e^ε·Σ mass·e^{−loss}, over what lies above.
+    # Between two losses δ(ε) = Σ mass − e^ε·Σ mass·e^{−loss}, over the losses above ε.
     discounted = np.logaddexp.accumulate(log_mass[order] - losses)
     with np.errstate(divide="ignore", invalid="ignore"):
         solved = np.log(np.maximum(above - d, 0.0)) - discounted
@@ -126,7 +126,7 @@ def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> floa
     if not inside.size:
         return 0.0
     root = float(solved[inside[0]])
-    return max(0.0, min(root + 1e-13 * (1 + abs(root)), float(losses[0])))  # above what rounding can have taken
+    return max(0.0, min(root + 1e-13 * (1 + abs(root)), float(losses[0])))  # raised by more than rounding errors
 
 
 def profile(noise: float, classes: int) -> Profile:

@@ -16,7 +16,7 @@ RENYI_ORDERS: tuple[float, ...] = (
     *(float(i) for i in range(4, 65)),
     *(72.0, 80.0, 96.0, 112.0, 128.0, 160.0, 192.0, 224.0, 256.0, 320.0, 384.0, 448.0, 512.0, 1024.0, 2048.0, 4096.0),
 )
-"""Rényi orders that are tried where a curve is known at every order > 1."""
+"""Rényi orders that are tried if a curve is known at every order > 1."""
 SAMPLED_ORDERS = np.arange(2.0, 65.0)  # orders at which the curves of sampled releases are tried
 COARSE_ORDERS = tuple(
     map(np.array, ([2.0, 3.0, 4.0, 6.0, 9.0, 14.0], [14.0, 18.0, 22.0, 28.0, 36.0, 44.0, 54.0, 64.0]))
@@ -24,9 +24,10 @@ COARSE_ORDERS = tuple(
 """Orders of `SAMPLED_ORDERS` that are tried first; the second list follows if the last order of the first is the best.
 """
 BANDS = ((2.0, 9.0), (14.0, 22.0), (28.0, 36.0), (44.0, 64.0))
-"""Bands of coarse orders: if the best is in a band, all orders between the coarse ones around the band are tried."""
+"""Bands of coarse orders. If the best order is in a band, the orders from the coarse one below it to the one above it
+are tried."""
 HIGH_ORDERS = tuple(map(np.array, ([64.0, 80.0, 112.0, 160.0], [160.0, 224.0, 320.0, 448.0])))
-"""Orders that are tried likewise, list by list, if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
+"""Further orders, tried list by list if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
 
 
 def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:

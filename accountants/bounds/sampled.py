@@ -35,7 +35,7 @@ _RENYI = {
 class SampledStep(Step):
     """Releases that each contain the protected record or client with probability `rate`; 1 if everyone takes part."""
 
-    rate: float = 1.0  # γ = k/n for a secret sample of k clients, unless a class says otherwise
+    rate: float = 1.0  # γ = k/n for a secret sample of k of n clients; q for Poisson sampling
 
     @property
     def sampled(self) -> Sampling:

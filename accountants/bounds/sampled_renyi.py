@@ -1,4 +1,4 @@
-"""Rényi divergence of sampled Gaussians at any order, whole or fractional: an upper bound that is exact to rounding.
+"""Rényi divergence of sampled Gaussians at any order, whole or fractional: an upper bound, exact up to rounding.
 
 The functions take A orders in (1, 100000], the sampling rate in [0, 1], and μ ≥ 0, the L2 sensitivity divided by the
 noise's standard deviation. They return float [A], at most the divergence αμ²/2 without sampling. If the integral is too
@@ -18,9 +18,10 @@ from privkit.shared.array import Array
 
 _MOST_NODES = 200_000  # nodes of one integral; beyond them, at shifts in the hundreds, the unsampled curve is returned
 _MARGIN = 14.0
-"""Standard deviations beyond the integrand's peaks that are integrated: what is left out is below e^(−98) of it."""
+"""Standard deviations beyond the integrand's peaks where integration ends; the rest is below e^(−98) of the
+integral."""
 _SLACK = 1e-12
-"""Relative rise of every moment, above the error of rule and rounding, so that the result is an upper bound."""
+"""Every moment is raised by this share, above the errors of quadrature and rounding, so that it is an upper bound."""
 
 
 def poisson_gaussian_curve(orders: ArrayLike, rate: float, mu: float) -> Array:
@@ -45,9 +46,9 @@ def without_replacement_gaussian_curve(orders: ArrayLike, rate: float, mu: float
     float [A].
 
     Let γ = k/n be the rate and δ_G the profile of the unsampled release. The tight profile is γ·δ_G(ln(1 + (e^ε −
-    1)/γ)) in both directions, and a Rényi divergence ε(α) is an integral over a profile: e^{(α−1)ε(α)} is 1 plus the
-    means, over x ~ N(0, 1) with x > μ/2, of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α − 1)(L − 1). Here L = 1 − γ +
-    γ·e^{μx − μ²/2}. The result is at most the bound of Wang, Balle and Kasiviswanathan 2019.
+    1)/γ)) in both directions. A Rényi divergence ε(α) is an integral over a profile. Let L = 1 − γ + γ·e^{μx − μ²/2}.
+    Then e^{(α−1)ε(α)} is 1 plus the means, over x ~ N(0, 1) with x > μ/2, of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α
+    − 1)(L − 1). The result is at most the bound of Wang, Balle and Kasiviswanathan 2019.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the integral: derived from Liese and Vajda 2006,
     Theorem 11. A dominating profile gives a dominating divergence.
@@ -96,7 +97,7 @@ def _half_line(order: float, rate: float, mu: float) -> float:
 def _log_sum(terms: Array, x: Array) -> float:
     # ln Σ e^term·φ(x), raised by a bound on the rounding error
     terms = terms - x * x / 2 - np.log(2 * pi) / 2
-    if (peak := float(terms.max())) == -np.inf:  # a shift whose square is no float
+    if (peak := float(terms.max())) == -np.inf:  # a shift whose square underflows
         return peak
     return peak + float(np.log(np.exp(terms - peak).sum())) + _SLACK + 1e-15 * abs(peak)
 
@@ -108,7 +109,7 @@ def _log_excess(order: float, rate: float, log_ratio: Array) -> Array:
     small = (np.abs(u) <= 0.05) & (abs(order) * np.abs(u) <= 0.5)
     power = order * log_mixed
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        # L^p − 1 − p·u keeps its digits near p = 0, and L·(L^{p−1} − 1) − (p − 1)·u, the same, near p = 1.
+        # L^p − 1 − p·u keeps its digits near p = 0; L·(L^{p−1} − 1) − (p − 1)·u, which equals it, near p = 1.
         if abs(order) < 0.5:
             gap = np.expm1(power) - order * u
         else:

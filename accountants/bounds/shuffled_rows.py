@@ -8,19 +8,19 @@ most h_0(ε), where
                                f_s(ε) on (g_{s−1}, g_s] for s = 1, …, S, and at least H(ε) beyond g_S.
 
 H is the profile of N(μ, 1) against N(0, 1), which is the profile if the row is known. The recursion has L steps with
-n_1 + … + n_L < n. f_s bounds the profile of a record that hides in rows with the weights W_s, each of which otherwise
-holds another record. It is at most H, and at most f_{s+1}. With n = n_{l+1} and h = h_{l+1}(ln ·), the bound holds for
-every choice of these numbers:
+n_1 + … + n_L < n. f_s bounds the profile of a record that hides in rows with the weights W_s; each row otherwise holds
+another record. It is at most H, and at most f_{s+1}. With n = n_{l+1} and h = h_{l+1}(ln ·), the bound holds for every
+choice of these numbers:
 
     c ≥ 1 and 0 < θ < 1;  p = (1 + 1/θ)·h(c), or 0 if c ≥ n;  0 = g_0 < g_1 < … < g_S;
     Ψ(y) = Σ a_κ·(y − κ)₊ + Σ b_κ·(1/κ − y)₊  over caps κ ≥ 1, with a, b ≥ 0;  B = Σ a_κ·h(κ) + Σ b_κ·h(κ)/κ.
 
 **Proof.** Draw an order, then move some records: the protected record to the row of one of n_1 other records, that
-record to the row of one of n_2 further records, and so on; the last record moves to the first one's row. If the moves
-are drawn uniformly, the order stays uniform. Reveal the order before the moves (joint convexity). Let Y_l(o) be the law
-of all rows that are reached after record o has left the l-th set. Y_L(o) is N(o, 1). Y_l(o) is the mean over i of two
-parts: o in row i, and Y_{l+1}(o_i). The law of the second part, Q, is the mean of the Y_{l+1}(o_i), and so the same for
-all o. Given the second part, row i has a probability w_i, and the w_i sum to 1.
+record to the row of one of n_2 further records, and so on. The last record moves to the row that the protected record
+left. If the moves are drawn uniformly, the order stays uniform. Reveal the order before the moves (joint convexity).
+Let Y_l(o) be the law of all rows that are reached after record o has left the l-th set. Y_L(o) is N(o, 1). Y_l(o) is
+the mean over i of two parts: o in row i, and Y_{l+1}(o_i). The law of the second part, Q, is the mean of the
+Y_{l+1}(o_i), and so the same for all o. Given the second part, row i has a probability w_i, and the w_i sum to 1.
 
 Let X_i and X'_i be the likelihood ratios of o and o' in row i against the record that the row holds otherwise. So the
 divergence of Y_l(o) from Y_l(o') is the mean, over the second part under Q, of φ(w) = E(Σ w_i·V_i)₊ with V_i = X_i −
@@ -49,9 +49,8 @@ mean of F(v) is at most this function of the mean of G(w)/B (Jensen).
 which is at most c/(1 − θ). Here k may be any number, if a row may be split. For p between two nodes q < r, p·a is at
 most p·a(q) and at most r·a(r). So for every κ, p·a − p·κ is at most e(κ), the largest r·a(r)·(1 − κ/a(q))₊ over all
 intervals. Hence the k largest entries of y/n sum to at most T(k), the smallest of 1 and all kκ/n + e(κ). T is concave.
-W has the increments of T, rounded up to multiples of a unit. They are left out from the first one on with which the sum
-would exceed 1. Then W is divided by its sum. Its partial sums are at least T(k), and 1 at the end. So W majorizes y/n,
-and f_s is F(W_s).
+W has the increments of T, rounded up to multiples of a unit, and ends before its sum would exceed 1. Then W is divided
+by its sum. Its partial sums are at least T(k), and 1 at the end. So W majorizes y/n, and f_s is F(W_s).
 
 *Choice of Ψ.* If ln(n·w_i) is roughly normal, Ψ'' = h^{−λ} makes G an exponential moment of the variance of the
 weights, which few outcomes exceed. A second term, Ψ'' = 1/(κ·h), bounds the largest weights.
@@ -81,7 +80,7 @@ from privkit.shared.array import Array
 
 SMALLEST_SHIFT, LARGEST_SHIFT = 1e-3, 1.5
 """μ below which there is little to gain, and μ above which sums of likelihood ratios need too large a grid."""
-_MOST_RECORDS = 1_000_000  # most records of one profile; more hide better, so this bound holds for them, too
+_MOST_RECORDS = 1_000_000  # most records of one profile; more hide a record better, so this bound covers them, too
 _TAIL = 1e-12  # δ at the largest ε of a table
 _NODES, _INNER_NODES, _NEAR = (24, 10), (12, 7), 7.0
 """Numbers of values of ε, (near, far), at which h_0 and the other h_l are computed, and the number of standard
@@ -102,7 +101,8 @@ TOLD = 1e-7
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledRows(ToldPlaces):
-    """One epoch in which a client's records are put into rows in a secret uniform order; each row is released alone.
+    """One epoch in which a client puts its records into rows in a secret uniform order and releases each row
+    separately.
 
     The Rényi curve and the shift are those of known rows; only `pairs` credits the secret order.
     """
@@ -154,7 +154,7 @@ class Hiding:
 
     @property
     def places(self) -> float:
-        """A number of equally weighted rows that hide the record no better than these cases do, by variance."""
+        """By variance, these cases hide the record at least as well as this number of equally weighted rows."""
         starts = [0.0, *(level for level, _ in self.cases)]
         return 1 / _concave(starts, [*(1 / _places(rows) for _, rows in self.cases), 1.0])[0]
 
@@ -339,7 +339,7 @@ def _majorant(multiples: Array, excess: Array, rows: int) -> RowWeights:
     grown = sums(starts + 1.0) - sums(starts + 0.0)
     rounded = np.unique(np.append(multiples, np.ceil(multiples[-1] * 1.25 ** -np.arange(60.0))))
     weights = rounded[np.searchsorted(rounded, grown - 1e-9)].astype(int)
-    left, kept = floor(_UNITS * rows * (1 - 1e-8)), dict[int, int]()  # which makes up for the 1e-9 above
+    left, kept = floor(_UNITS * rows * (1 - 1e-8)), dict[int, int]()  # 1e-8 outweighs the 1e-9 above
     for weight, count in zip(weights.tolist(), np.diff(np.append(starts, rows)).tolist(), strict=True):
         fits = min(count, left // weight)
         kept[weight], left = kept.get(weight, 0) + fits, left - fits * weight

@@ -67,7 +67,7 @@ class Step(ABC):
         """Upper bounds on the Rényi divergence of `count` repetitions at A orders α > 1: float [A]."""
 
     def fine_rdp(self, orders: Array, count: int) -> Array:
-        """Upper bounds like `rdp`, [A], but integrated where `rdp` interpolates over orders: slower, never larger."""
+        """Upper bounds like `rdp`, [A], but by integrals if `rdp` interpolates over orders: slower, never larger."""
         return self.rdp(orders, count)
 
     def shift(self, count: int) -> float:

@@ -13,7 +13,7 @@ from privkit.accountants.bounds.loss_distribution import LossDistribution
 from privkit.accountants.bounds.subsampling import finite_numbers, nonnegative, rates
 from privkit.shared.array import Array
 
-_ROWS = 256  # rows that are worked on at once, so that intermediate arrays stay in the processor's cache
+_ROWS = 256  # rows that are computed at once, so that intermediate arrays stay in the processor's cache
 
 
 def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array], Array]) -> Array:
@@ -90,8 +90,8 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
 
     Let x ~ N(0, 1), y = e^{μx − μ²/2} and L = 1 − γ + γy. The curve ε(α) obeys e^{(α−1)ε(α)} = 1 + E[L^α − 1 − α(L −
     1)] + E[L^{1−α} − 1 + (α − 1)(L − 1)], with both means taken over x > μ/2. The first mean is Σ_j C(α, j)(1 −
-    γ)^{α−j}γ^j·a_j with a_j = E[y^j − 1 − j(y − 1)] ≥ 0. The second is at most C(α, 2)γ²·a_2 (Taylor), which is tight
-    where it is not negligible. Between integers, (α − 1)ε(α) is interpolated, since it is convex.
+    γ)^{α−j}γ^j·a_j with a_j = E[y^j − 1 − j(y − 1)] ≥ 0. The second is at most C(α, 2)γ²·a_2 (Taylor); this is tight if
+    it is large enough to matter. Between integers, (α − 1)ε(α) is interpolated, since it is convex.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moments are derived as in `sampled_renyi`,
     which integrates both parts exactly. Theorem 27 of Wang, Balle and Kasiviswanathan 2019 is about twice as large.
@@ -165,7 +165,7 @@ def _log_half_gaps(j: ArrayLike, mu: Array) -> Array:
     # ln E[y^j − 1 − j(y − 1); x > μ/2] for y = e^{μx − μ²/2}, raised by a bound on the error of cancellation
     power = np.asarray(j, float)
     exponent = power * (power - 1) * mu**2 / 2
-    below, above = ndtr(-mu / 2), ndtr(mu / 2)  # of 1 and of y
+    below, above = ndtr(-mu / 2), ndtr(mu / 2)  # E[1; x > μ/2] and E[y; x > μ/2]
     moment = np.exp(np.minimum(exponent, 30.0)) * ndtr((power - 0.5) * mu)
     gap = moment - below - power * (above - below) + 4 * np.finfo(float).eps * (moment + power)
     whole_line = log_expm1(exponent)

@@ -29,7 +29,7 @@ def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """
     e, g = finite_numbers("epsilon", epsilon), rates(rate)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        small = np.log1p(g * np.expm1(np.clip(e, -1, 30)))  # the sum below loses digits there
+        small = np.log1p(g * np.expm1(np.clip(e, -1, 30)))  # the sum below would lose digits
         amplified = np.where((e >= -1) & (e <= 30), small, np.logaddexp(np.log(g) + e, np.log1p(-g)))
     return amplified if amplified.ndim else float(amplified)
 
@@ -42,7 +42,7 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """The ε without sampling of a mechanism that has `epsilon` after subsampling at rate γ: ln(1 + (e^ε − 1)/γ), the
     inverse of `amplify`.
 
-    It needs γ > 0 and ε > ln(1 − γ), the value of `amplify` in the limit of a base ε of −∞.
+    It needs γ > 0 and ε > ln(1 − γ), the limit of `amplify` as its ε falls to −∞.
     """
     e, g = finite_numbers("epsilon", epsilon), rates(rate, positive=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -110,7 +110,7 @@ def nonnegative(name: str, value: ArrayLike) -> Array:
 
 
 def rates(value: ArrayLike, *, positive: bool = False) -> Array:
-    """The sampling rates as floats. ValueError unless all are in [0, 1], or in (0, 1] if they must be `positive`."""
+    """The sampling rates as floats. ValueError if one is outside [0, 1], or is 0 although rates must be `positive`."""
     array = finite_numbers("rate", value)
     if np.any((array < 0) | (array > 1) | (positive & (array == 0))):
         raise ValueError(f"rate must lie in {'(0' if positive else '[0'}, 1], got {value!r}")

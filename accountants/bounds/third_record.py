@@ -6,21 +6,21 @@ other records, and in standard deviations of the noise, a round has one of the l
 
     P = γ·N(x, 1) + (1 − γ)·N(y, 1)    and    Q = γ·N(x', 1) + (1 − γ)·N(y, 1),
 
-with x, x' and y at most μ apart. The tight profile of one round takes y = x' for ε > 0 and y = x for ε < 0, so its
+with x, x' and y at most μ apart. The tight profile of one round takes y = x' for ε > 0 and y = x for ε < 0. So its
 composition would let y be x and x' in the same round. Here y is one point in each round, which may depend on all
 earlier rounds. Let H_t(α) be the largest hockey-stick divergence of t rounds (δ at ε = ln α), and L = dP/dQ of the next
 round. Then
 
     H_0(α) = max(1 − α, 0),    H_{t+1}(α) = max over (x, x', y) of E_P[H_t(α/L)].
 
-Conditions: any two of x, x' and y are at most μ apart; if the clients' places in a round differ, the drawn records take
-them at random; γ, μ and the number of rounds are fixed before the first round.
+Conditions: Any two of x, x' and y are at most μ apart. If the clients' places in a round differ, the drawn records take
+them at random. γ, μ and the number of rounds are fixed before the first round.
 
 **Which triples (x, x', y).** Only their distances matter. If two of the three distances are below μ, the point that
 both share can be moved along a new dimension until one of the two is μ; the projection back is post-processing. So two
 distances are μ, and the third is μ√s: there are three families, each with 0 ≤ s ≤ 1. In a family the Gram matrix of x −
 y and x' − y is linear in s. We cover an interval of s by one matrix that exceeds (in the order of positive semidefinite
-matrices) the matrices at both ends. It exceeds all matrices between, and is at least as bad.
+matrices) the matrices at both ends. It exceeds all matrices between, and reveals at least as much.
 
 **Use.** H_t is convex in α, so linear interpolation between the nodes of a grid is an upper bound. H_m is a profile of
 m rounds. Like other profiles, it composes with itself and with other mechanisms, in any order.
@@ -53,16 +53,17 @@ Gram: TypeAlias = tuple[float, float, float]  # |x − y|², |x' − y|² and th
 _NEAR = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995, 1.0)
 """Ends of the intervals of s for the family in which y is √s·μ from x', or from x."""
 APART = (0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 1.0)
-"""Ends of the intervals of s for the family in which x is √s·μ from x'; the nearer they are, the less is revealed."""
+"""Ends of the intervals of s for the family in which x is √s·μ from x'; the nearer x and x' are, the less is
+revealed."""
 _LARGEST_SHIFT = 2.5  # μ above which losses are too large for the grid to hold ε and δ
 _MOST = 256  # rounds of one profile; more are composed from several
 _ERROR = 0.002  # error of ε by the grid, relative to a rough guess of ε
 _NODES = 2**12  # most nodes of the grid on either side of 0
 _TAIL, _BEYOND = 1e-15, 1e-13
-"""Probability of losses above the grid, of one round and of the several rounds of a profile."""
+"""Probabilities of losses above the grid: for one round, and for all rounds of a profile together."""
 _FARTHEST = 200.0  # ε above which every δ on the grid is too small to matter
 _SMALLEST_SPREAD = 1e-7  # standard deviation of a round's loss below which rounding errors dominate
-_WIDE = 10.0  # standard deviations of a normal variable that integrals reach
+_WIDE = 10.0  # integrals over a normal variable end at this many standard deviations
 
 
 @lru_cache(maxsize=64)

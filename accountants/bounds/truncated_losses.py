@@ -31,10 +31,10 @@ from scipy.special import ndtr, ndtri
 from privkit.accountants.bounds.loss_distribution import LossDistribution
 from privkit.shared.array import Array
 
-_NODES = 96  # losses of one release. Half as many raise ε by about 1%, and more where δ is tiny.
+_NODES = 96  # nodes of one release's loss. Half as many nodes raise ε by about 1%, and by more if δ is tiny.
 OVERFLOW_SHIFT = 10.0  # μ up to which no likelihood ratio overflows
 _SMALLEST_SHIFT = 1e-6  # μ to which smaller shifts are raised, so that the differences of likelihoods keep their digits
-_ROUNDING = 1e-14  # relative error of a node's mass times μ
+_ROUNDING = 1e-14  # relative error of a node's mass, multiplied by μ
 
 
 class Piece(NamedTuple):
@@ -57,7 +57,7 @@ class TruncatedLosses:
     loss: Array  # [J, N] ln(P/Q) at the nodes; P and Q are the laws for two neighbors
     mass: Array  # [J, N] probability under Q times the probability of the shift; the last node holds ratios P/Q near 0
     starts: NDArray[np.int_]  # [S] the first shift of each piece
-    without: Array  # [S] probability that a release does not depend on the neighbor at all
+    without: Array  # [S] probability that a release is independent of the record in which neighbors differ
     infinite: Array  # [S] mass of P whose loss is infinite
     infinite_back: Array  # [S] mass of Q whose loss is infinite in the other direction
     error: Array  # [S] relative rounding error of a moment
@@ -183,7 +183,7 @@ def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bo
             nodes[:, 0] = np.maximum(1 - infinite[rows] - nodes[:, 1:].sum(1) - back.sum(1), 0)
             mass[rows] = np.concatenate([back, nodes, np.zeros_like(m)], 1)
             infinite_back[rows] = infinite[rows]
-        else:  # a ratio below the first is split between it and 0
+        else:  # the mass at ratios below the first node is split between this node and 0
             shared = ndtr(x[:, :1] - m) / ratio[:, :1]
             nodes[:, :1] += shared
             mass[rows] = np.concatenate([nodes, np.maximum(ndtr(x[:, :1]) - shared, 0)], 1)
@@ -214,13 +214,13 @@ def _between(x: Array) -> Array:
 
 
 def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Array, float]:
-    """Move a privacy loss, after sampling k of n clients, to the N nodes of `discretized`. It is equal in both
-    directions.
+    """Sample k of n clients, and move the resulting privacy loss to the N nodes of `discretized`. The loss is equal in
+    both directions.
 
     Args:
         base: the loss without sampling.
         rate: γ = k/n > 0.
-        spent: about the probability of an infinite loss of one release.
+        spent: the approximate probability of an infinite loss of one release.
 
     Returns:
         N losses, their N probabilities under Q, and P's probability of an infinite loss.

@@ -42,14 +42,14 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
     The noise multiplier is 1/μ: the noise divided by the largest distance between the releases of two neighbors.
     dp_accounting itself divides the noise by one record's norm, but its accountants disagree on the cost of a
     replacement. `PLDAccountant` doubles the norm. `RdpAccountant` does not, so half of the sensitivity is missing; only
-    for samples without replacement it reads the norm as the distance. So a replace-one mechanism without sampling comes
+    for samples without replacement it takes the norm as the distance. So a replace-one mechanism without sampling comes
     with the relation `REPLACE_SPECIAL`, for which all accountants count the distance once. Only sampling without
     replacement comes with `REPLACE_ONE`, which `RdpAccountant` requires.
 
     There are events for two kinds of mechanism: Gaussian noise of constant shift (in every round, for k of n sampled
     clients, or Poisson-sampled), and Laplace noise on one coordinate in every round. Others raise a ValueError.
 
-    Source: dp_accounting 0.6, run against exact profiles.
+    Source: dp_accounting 0.6, compared with exact profiles.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> found = to_dp_event(mechanism_of({"mechanism": "gaussian", "sigma": 2, "sensitivity": 1, "rounds": 4}))
@@ -79,7 +79,7 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
         event=event,
         relation=NeighboringRelation.REPLACE_ONE,
         accountants=("rdp",),
-        orders=tuple(SAMPLED_ORDERS.tolist()),  # above them its curve is wrong
+        orders=tuple(SAMPLED_ORDERS.tolist()),  # at higher orders, its curve is wrong
     )
 
 
@@ -122,7 +122,7 @@ _EVENTS: Mapping[LawName, Callable[[SplitMechanism], DpEvent]] = {
     "gaussian": _gaussian_event,
     "laplace": _laplace_event,
 }
-"""Law of the noise -> the event of one round; randomized response is refused before."""
+"""Law of the noise -> function that gives the event of one round; `to_dp_event` refuses randomized response earlier."""
 
 
 def _updates(updates: PrivateUpdates) -> DpEvent:
@@ -135,7 +135,7 @@ def _updates(updates: PrivateUpdates) -> DpEvent:
 
 
 def _multiplier(shift: float) -> float:
-    """Divide the noise by the neighbors' distance, as a float: dp_accounting misprices integers and float32."""
+    """Divide the noise by the neighbors' distance, as a float: dp_accounting gives wrong ε for integers and float32."""
     multiplier = 1 / float(shift) if shift > 0 else inf
     if multiplier == inf:
         raise ValueError(f"the release does not depend on the record (shift {shift:g}), for which there is no event")

@@ -104,7 +104,7 @@ def register() -> None:
 
 def _checked_entry(entry: Iterable[Any]) -> _Step:
     sigma, rate, steps = entry
-    if isinstance(rate, float) and 1 < rate <= 1 + 1e-9:  # shares of batches may sum to above 1 by rounding
+    if isinstance(rate, float) and 1 < rate <= 1 + 1e-9:  # rounding may raise a sum of shares above 1
         rate = 1.0
     return (
         validate.real("noise_multiplier", sigma, least=0),
@@ -122,7 +122,7 @@ def _smallest_epsilon(counts: Mapping[tuple[float, float], int], delta: float, p
     ]
     few = len(run) <= MOST_KINDS
     epsilons = [bound.epsilon(delta).value for bound in bounds(run, tight=few)]
-    if few and len(epsilons) > 1:  # numerical composition comes last; without it, opacus' orders need the finest curve
+    if few and len(epsilons) > 1:  # the last ε is of numerical composition; if it is inf, take the finest curve
         curve = sum(
             step.fine_rdp(_ORDERS, count) if epsilons[-1] == inf else step.rdp(_ORDERS, count) for step, count in run
         )

@@ -50,7 +50,8 @@ _ONCE = "exchanging equal patches counts as no change of order; other records ma
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
     """Certificate of patch shuffling: all orders of an image's patches are equally likely given the set of patches.
 
-    This is no differential privacy, since the patches themselves are released. With a single order, nothing is claimed.
+    This is no differential privacy, since the patches themselves are released. If an image has only one order, the
+    certificate claims nothing.
 
     An image has N ≥ 1 patches (`tokens`) and N! orders. If patches repeat, `multiplicities` says how often each
     different patch occurs; these numbers sum to N. None means that all patches differ. `log10_permutations` among the
@@ -102,7 +103,7 @@ def batch_shuffle(
 
     A batch has B ≥ 2 images of N ≥ 1 patches (`tokens`). K = `kept` patches, 0 to N, stay with their image; the others
     are dealt out over the batch. `variant` says where the patches are put (see `variants`). Quantities of the
-    certificate: `log10_permutations` is −log10 of the best guess's probability, which is Eq. 7 unless patches are kept
+    certificate: `log10_permutations` is −log10 of the best guess's probability, which is Eq. 7 if patches are not kept
     in place. `log10_target_share` is log10 of the probability that a shuffled image equals its original.
 
     `multiplicities` says how often each different patch of the batch occurs; these numbers m sum to N·B. With equal
@@ -137,7 +138,7 @@ def batch_shuffle(
         outcomes = log10_distinct_outcomes(tokens, batch, kept, variant=variant)
         quantities["log10_outcomes"] = outcomes
         distinct = f"{_ten_to(outcomes)} outcomes are distinct"
-    except ValueError:  # too many to count, and the certificate stands without
+    except ValueError:  # too many to count: the certificate states a lower bound instead
         distinct = f"at least {_ten_to(worth)} outcomes are distinct"
     even = equally_likely(tokens, batch, kept, variant=variant)
     permutations = (

@@ -51,7 +51,7 @@ def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | N
     10.2346
     """
     p, most = _share("success", success), orderings_bits(tokens, multiplicities)
-    others = most + np.log1p(-(0.5**most)) / log(2) if most > 0 else 0.0  # log2(M − 1), where M may exceed a float
+    others = most + np.log1p(-(0.5**most)) / log(2) if most > 0 else 0.0  # log2(M − 1); M may exceed a float
     bits = (entr(p) + entr(1 - p)) / log(2) + (1 - p) * others
     return _like(success, np.where(_log2(p) <= -most, most, np.clip(bits, 0, most)))
 
@@ -86,7 +86,7 @@ def patch_entropy_bits(tokens: int, accuracy: ArrayLike) -> Any:
     a, most = _share("accuracy", accuracy), orderings_bits(n)
     wrong, target = np.arange(n + 1.0), (n * (1 - a.ravel()))[:, None]
     ln_count = _ln_rencontres(n)
-    low, high = np.zeros_like(target), np.full_like(target, 60 + log(n))  # at 60 + ln N less than e^−100 is wrong
+    low, high = np.zeros_like(target), np.full_like(target, 60 + log(n))  # at the end, a mean below e^−100 is wrong
     for _ in range(64):
         middle = (low + high) / 2
         weight = ln_count - middle * wrong

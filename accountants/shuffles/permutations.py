@@ -95,7 +95,7 @@ def intersection_odds(tokens: int, batch: int, kept: int) -> tuple[float, float]
     both_kept, one_kept = kept * (kept - 1) / pairs, 2 * kept * moved / pairs
     same = both_kept + one_kept / batch + moved * (moved - 1) / pairs * dealt_together
     other = 2 * kept * moved / tokens**2 / batch + (moved / tokens) ** 2 * dealt_together
-    return (same if kept else other), other  # without kept patches the two formulas agree; the last bit must, too
+    return (same if kept else other), other  # without kept patches both are equal; this keeps the last bit equal, too
 
 
 def ln_choose(n: int, k: int) -> float:

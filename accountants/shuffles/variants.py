@@ -17,7 +17,7 @@ from privkit.accountants.shuffles.permutations import ln_choose, log10_total_per
 
 Variant = Literal["algorithm_2", "final_shuffle", "kept_in_place"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-_LOG_WORK = 300_000  # largest B·N′² of a logarithm that is computed by integration: seconds
+_LOG_WORK = 300_000  # largest B·N′² for which outcomes are counted exactly if integration fails, within seconds
 _MOST_TOKENS = 4096  # largest number of tokens per image whose outcomes are counted
 READ_AS: dict[Variant, str] = {
     "algorithm_2": "as written, the first K tokens of an output are known to be its own image's; permutations inside "
@@ -112,7 +112,7 @@ def _count(tokens: int, batch: int, kept: int, variant: Variant) -> int:
     r = [comb(tokens, kept) * (comb(tokens, kept) * factorial(kept) if variant == "final_shuffle" else 1)]
     for up, down in _ratios(tokens, kept, variant):
         r.append(-r[-1] * up // down)  # a whole number, by its definition
-    common = gcd(*r)  # at least K! with a final shuffle; without it the numbers below are much shorter
+    common = gcd(*r)  # at least K! with a final shuffle; division by it makes the numbers below much shorter
     r = [weight // common for weight in r]
     q = [r[0] ** batch]  # coefficients of the power: Q = R^B solves R·Q′ = B·R′·Q, term by term
     for j in range(1, degree + 1):
@@ -126,7 +126,7 @@ def _count(tokens: int, batch: int, kept: int, variant: Variant) -> int:
 
 @lru_cache(maxsize=256)
 def _log10_outcomes(tokens: int, batch: int, kept: int, variant: Variant) -> float | None:
-    """log10 of the number of outcomes, not for "algorithm_2"; None if it cannot be computed quickly."""
+    """log10 of the number of outcomes of "final_shuffle" or "kept_in_place"; None if it cannot be computed quickly."""
     moved, ordered = tokens - kept, lgamma(tokens + 1) / log(10)
     if kept == 0:
         return lgamma(tokens * batch + 1) / log(10)
@@ -134,7 +134,7 @@ def _log10_outcomes(tokens: int, batch: int, kept: int, variant: Variant) -> flo
         return batch * ordered if variant == "final_shuffle" else 0.0
     if tokens > _MOST_TOKENS:
         return None
-    if batch * moved > 200:  # below, the trapezoidal rule's error can be seen, and the integer is quick anyway
+    if batch * moved > 200:  # for smaller numbers the trapezoidal rule is too coarse, and counting is quick
         if batch == 2 and variant == "final_shuffle":
             return log10(sum(comb(tokens, t) ** 2 for t in range(kept, tokens + 1))) + 2 * ordered
         if (integral := _ln_integral(_ratios(tokens, kept, variant), batch)) is not None:
@@ -174,7 +174,7 @@ def _ln_integral(ratios: list[tuple[int, int]], batch: int) -> float | None:
 
 
 def _ln_series(ratios: list[tuple[int, int]], y: int) -> tuple[float, bool]:
-    """ln |1 − ratio_1/y + ratio_1·ratio_2/y² − …| and its sign, in as many bits as the cancellation takes."""
+    """ln |1 − ratio_1/y + ratio_1·ratio_2/y² − …| and its sign, with as many bits as the cancellation requires."""
     bits = 256
     while True:
         term = total = largest = 1 << bits

@@ -58,7 +58,7 @@ class SplitMechanism(Checked):
     Raises:
         ValueError: for combinations without a derived bound; the message says why, and what is supported.
 
-    Four numbers in [0, 1] have the sensitivity 2; divided by σ = 2:
+    Four numbers in [0, 1] have the L2 sensitivity 2, so the shift at σ = 2 is 1:
 
     >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> SplitMechanism(
@@ -83,7 +83,7 @@ class SplitMechanism(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         law = self.noise.distribution
-        law.check(self)  # first: what is never derived is no matter of a relation or a sampling that fits it better
+        law.check(self)  # first, since no other relation or sampling gives these combinations a bound
         check_secrets(self)
         if isinstance(self.mixing, CutMix) and isinstance(self.smashed, PatchBall):
             validate.choice("patches of the clip set", str(self.smashed.patches), (str(self.mixing.patches),))
@@ -95,7 +95,7 @@ class SplitMechanism(Checked):
         self._check_composition()
         self._check_participation()
         if not law.answers:
-            over_noise(self, law.norm)  # refuses what the clip set has no answer for
+            over_noise(self, law.norm)  # raises if the clip set has no sensitivity for this case
 
     def _check_composition(self) -> None:
         if self.unit == "record" and self.releases != 1:
@@ -190,7 +190,7 @@ class SplitMechanism(Checked):
 
     @property
     def charged_together(self) -> int:
-        """Number of rounds that a ledger adds at once: those of a shuffled or allocated epoch, all if `joint`, or 1."""
+        """Number of rounds that a ledger charges at once: a shuffled or allocated epoch's, all if `joint`, else 1."""
         if isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return self.participation.epoch_rounds
         return self.rounds if self.joint else 1
@@ -274,7 +274,7 @@ class SplitMechanism(Checked):
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation | ShuffledEpochs):
-            return False  # no pair is shown to reach the bounds of secret places and rounds
+            return False  # no pair of neighbors is known to reach the bounds of secret places and rounds
         if self.secret_seat or isinstance(self.lower_model, PrivateUpdates):
             # The bound treats a secret as public, and raises small shifts (`ShiftLaw.raised`). The worst neighbors of
             # updates need not be the worst neighbors of the releases.
@@ -291,8 +291,8 @@ class SplitMechanism(Checked):
             return True
         coarse = isinstance(mixing, CutMix) and mixing.patches > EXACT_PATCHES
         if coarse and isinstance(ratio, DirichletRatio):
-            return False  # its density is rounded up
-        return not (self.noise.site == "client" and ratio.group > 2)  # where ‖λ‖² is bounded from below
+            return False  # its ratios are rounded up to a coarse grid
+        return not (self.noise.site == "client" and ratio.group > 2)  # then ‖λ‖² is only bounded from below
 
     def shift(self) -> ShiftLaw:
         """The distribution of the Gaussian shift μ of one record or client in one round, or in all if `joint`."""

@@ -22,8 +22,8 @@ from privkit.shared.array import Array
 
 _MOST_PIECES = 100_000  # pieces of a quadrature over ratios, at most ten nodes each
 EXACT_PATCHES = 4096
-"""Most patches N for which random ratios are rounded up to multiples of 1/N; with more, to fewer, coarser values."""
-LARGEST = 1_000_000  # clients in a group and patches of an image that are accounted for, since laws are arrays
+"""Most patches N for which random ratios are rounded up to multiples of 1/N; for larger N, to fewer, coarser values."""
+LARGEST = 1_000_000  # most clients in a group and most patches of an image, since a law is an array over them
 ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]  # a number of clients or patches
 
 
@@ -33,7 +33,7 @@ class RatioLaw:
     fills, as J points."""
 
     ratio: Array  # [J] λ in [0, 1]
-    share: Array  # [J] q in [0, 1]; equals `ratio` where patches are not rounded
+    share: Array  # [J] q in [0, 1]; equals `ratio` if patches are not rounded
     norm: Array  # [J] lower bound on ‖λ‖² over the group, for noise that clients add before mixing
     log_weight: Array  # [J] log probabilities, which sum to 1
 
@@ -301,7 +301,7 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
     widths = np.repeat(np.diff(edges) / counts, counts)
     first = np.repeat(np.cumsum(counts) - counts, counts)
     starts = np.repeat(edges[:-1], counts) + (np.arange(widths.size) - first) * widths
-    # Four nodes are as exact as ten on pieces that are a sixteenth of what the integrand asks for.
+    # Four nodes are as exact as ten on pieces below a sixteenth of the length that the integrand allows.
     short = widths < longest / 16
     short &= np.diff(expit(np.append(starts, high))) * ceil(sharpness) < 1 / 16
     x, weight = (

@@ -51,7 +51,7 @@ class _LaplaceLaw(GaussianLaw):
             raise ValueError("a sum of Laplace variables is not Laplace; add the noise at the mixer")
 
     def attained(self, mechanism: SplitMechanism) -> bool:
-        # Else the bound takes everyone as participating, or each neighbor as having the largest ratio.
+        # In these cases the bound assumes that everyone takes part, or that each neighbor has the largest ratio.
         return not (mechanism.participation_shows or mechanism.seated)
 
 

@@ -60,7 +60,8 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class NoMixing(Checked):
-    """Each client's release reaches the server unmixed (DP-SL). If `colluding`, others may tell who took part."""
+    """Each client's release reaches the server unmixed (DP-SL). If `colluding`, other clients may reveal who took
+    part."""
 
     kind: ClassVar[str] = "none"
     group: ClassVar[int] = 1

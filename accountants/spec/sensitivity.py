@@ -180,9 +180,10 @@ ClipSet = Clamp | PatchBall | Ball | OneHot | BoxLabels | Known
 """A set that contains one record's smashed data or label, because the client clips them.
 
 `sensitivity(relation, norm)` is the largest distance between releases of neighbors, > 0 and in units of the release:
-the set's diameter under "replace_one", its largest norm under "add_or_remove_one". It raises `ValueError` if it is not
-known in that norm. `additive` says whether every coordinate or patch is bounded alone. Then a mask that keeps N_i of N
-patches keeps at most N_i/N of the squared distance; under a bound on the whole norm, it may keep all of it.
+the set's diameter under "replace_one", its largest norm under "add_or_remove_one". It raises `ValueError` if this
+distance is not known in the norm. `additive` says whether every coordinate or patch is bounded alone. Then a mask that
+keeps N_i of N patches keeps at most N_i/N of the squared distance; under a bound on the whole norm, it may keep all of
+it.
 """
 
 

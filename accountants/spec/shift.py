@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 _CERTAIN = np.zeros(1)  # log weight of a law with one point
-FEW = 256  # most points of a law that a composition treats one by one: milliseconds per question
-# largest sensitivity over noise: nothing is hidden far below it, and its square must not overflow
+FEW = 256  # most points of a law that a composition treats one by one, within milliseconds
+# largest sensitivity divided by noise: even far smaller shifts hide nothing, and its square must not overflow
 _LARGEST_SHIFT = 1e100
 
 
@@ -66,7 +66,7 @@ class ShiftLaw:
         """
         if self.mu.size <= points:
             return self
-        kept = points // 16  # the largest ones stay as they are: they decide at small δ
+        kept = points // 16  # the largest shifts stay unchanged, since they determine ε at small δ
         order = np.argsort(self.mu)
         mu, log_weight = self.mu[order], self.log_weight[order]
         steps, growth = np.diff(mu[:-kept]), np.sqrt(np.exp(log_weight[: -kept - 1]) * np.diff(mu[:-kept] ** 2))
@@ -105,7 +105,7 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """The L1 sensitivity of a round's releases, divided by the noise's scale; and 1 for a single number, else 0."""
+    """The L1 sensitivity of a round's releases, divided by the noise's scale; then 1 if they are one number, else 0."""
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
@@ -175,7 +175,7 @@ def one_patch(mechanism: SplitMechanism) -> bool:
 
 def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
     whole, label = over_noise(mechanism, "l2")
-    if isinstance(mechanism.mixing, NoMixing | HiddenMask):  # without credit to masks
+    if isinstance(mechanism.mixing, NoMixing | HiddenMask):  # masks are not credited here
         return ShiftLaw(mu=np.array([sqrt(mechanism.releases * (whole**2 + label**2))]), log_weight=_CERTAIN)
     ratio = mechanism.mixing.ratio
     if isinstance(ratio, RealizedRatios):
@@ -194,8 +194,8 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
         squared = np.concatenate([whole**2 + y * label**2, y * label**2])
         log_weight = np.concatenate([law.log_weight + kept, law.log_weight + dropped])
         return ShiftLaw(mu=np.sqrt(releases * squared), log_weight=log_weight, profile=False)
-    # One λ for all releases of a round has the larger Rényi divergence (Jensen), but no order of the profiles. A seat
-    # is taken once per round.
+    # One λ for all releases of a round gives the larger Rényi divergence (Jensen), but not always the larger (ε, δ)
+    # profile. A seat (place in the mixture) is taken once per round.
     profile = law.ratio.size == 1 or mechanism.releases == 1 or mechanism.drawn_once or mechanism.seated
     mu = np.sqrt(releases * (s * whole**2 + y * label**2))
     found = ShiftLaw(mu=mu, log_weight=law.log_weight, profile=profile).merged()
@@ -203,7 +203,8 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def _kept_distance(mechanism: SplitMechanism, share: Array) -> Array:
-    """The largest share of the squared distance (with Laplace noise, the distance) in a share of whole patches."""
+    """The largest part of the squared distance (with Laplace noise, the distance) that a `share` of the patches can
+    hold."""
     assert isinstance(mechanism.mixing, CutMix)
     if not mechanism.smashed.additive:
         return np.where(share > 0, 1.0, 0.0)
