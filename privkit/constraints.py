@@ -25,9 +25,9 @@ from typing import Annotated, Any, Literal, TypeGuard, Union, get_args, get_orig
 from annotated_types import Ge, Gt, Le
 
 _Test = Callable[[str, Any], Any]
-"""(a field's name, its value) -> the value as it is stored; raises ValueError for one that is not allowed."""
+"""(a field's name, its value) -> the value as it is stored; raises ValueError if the value is not allowed."""
 
-_LARGEST_WHOLE = 2**53  # whole numbers up to here are floats without rounding
+_LARGEST_WHOLE = 2**53  # a float can represent every whole number up to this one exactly
 
 _WORDS: dict[type, str] = {bool: "true or false", NoneType: "left out"}
 
@@ -142,10 +142,10 @@ class _Rule:
 
 
 _Tests = tuple[tuple[str, str, _Test], ...]
-"""The fields of a dataclass that have something to check: name, what users call it, test."""
+"""For each checked field of a dataclass: its name, its name in error messages, and its test."""
 
 _KNOWN: dict[type, _Tests] = {}
-"""The tests of every class of which an object was made. torch.compile reads a dictionary, and no cached function."""
+"""Class -> its tests, added with its first object. A dictionary, since torch.compile cannot use a cached function."""
 
 
 def _tests(cls: Any) -> _Tests:
@@ -271,6 +271,6 @@ def _real_words(
 
 
 def _whole_words(least: int, most: int, step: int, *, always: bool = False) -> str:
-    """A range of whole numbers in words; an upper bound that only floats cause is left out unless `always`."""
+    """A range of whole numbers in words. The upper bound 2**53, which only floats need, is named only if `always`."""
     upper = f" and <= {most}" if always or most < _LARGEST_WHOLE else ""
     return f"a {'whole number' if step == 1 else f'multiple of {step}'} >= {least}{upper}"

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from privkit.reports.escape import terminal
 
 LONGEST = 200  # characters of a value that an error repeats
-_NEAR = 6  # largest number of near names that an error lists
+_NEAR = 6  # largest number of similar names that an error lists
 
 
 class PrivkitError(Exception):
@@ -47,13 +47,13 @@ class UnfinishedRun(RunFolderError):
 
 
 class Failure(PrivkitError):
-    """An error of the work itself, not of the user's request. Finished work stays."""
+    """An error during the work on a valid request. Results that are finished are kept."""
 
     exit_code = 3
 
 
 class StorageError(Failure):
-    """A file that could not be written. The run stops; finished work stays."""
+    """A file that could not be written. The run stops; finished results are kept."""
 
 
 class DamagedFile(Failure):
@@ -61,7 +61,7 @@ class DamagedFile(Failure):
 
 
 class OutOfMemory(Failure):
-    """A failed allocation. The run stops; finished work stays."""
+    """A failed allocation of memory. The run stops; finished results are kept."""
 
 
 class TrainingDiverged(Failure):
@@ -78,7 +78,7 @@ def shortened(value: object) -> str:
     >>> shortened("a" * 1000)[-9:], shortened(10**5000)
     ("aaaaa...'", 'a number of 16610 bits')
     """
-    if isinstance(value, int) and value.bit_length() > 1000:  # Python refuses to write out very long ones
+    if isinstance(value, int) and value.bit_length() > 1000:  # Python refuses to print very long numbers
         return f"a number of {value.bit_length()} bits"
     try:
         text = repr(value[:LONGEST] + "..." if isinstance(value, str) and len(value) > LONGEST else value)
@@ -97,7 +97,8 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> UsageError:
-    """Build the error for an unknown name, with the nearest known ones; `listed` is the command that lists very many.
+    """Build the error for an unknown name. It names similar names and all `allowed` ones or, if they are too many, the
+    command that lists them (`listed`).
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))
     unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
-    """Build a package's `__getattr__`, which imports a public name on first use; `targets` are further "module:object".
+    """Build a package's `__getattr__`, which imports a public name on first use; `targets` adds names "module:object".
 
     The names are those imported in the package's `if TYPE_CHECKING:` block, so one list serves users and type checkers.
     """

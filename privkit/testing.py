@@ -30,7 +30,7 @@ def assert_claim_stands(
 
     Args:
         mechanism: function from records [N, ...] and a generator to releases [N, ...]. Release n must depend only on
-            record n and its own noise, and must hold everything that is released about the record in all rounds.
+            record n and its own noise, and must contain everything that is released about the record in all rounds.
         certificate: the claimed guarantee for one record.
         neighbors: two records [...] that are neighbors under the claim, as far apart as it allows. None takes two
             vectors of 16 coordinates that differ strongly in each coordinate; this suits a replace-one claim of a

@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread, no network, and a finished small run to look at."""
+"""Fixtures and settings of all tests, such as one thread and a finished small run to read."""
 
 import atexit
 import gc
@@ -29,15 +29,15 @@ from tests.small import SMALL
 
 torch.set_num_threads(1)
 
-# What is imported and collected lives until the end: it is looked through for garbage neither then nor later. Python's
-# end clears what is not frozen; pytest's own last look for garbage, before that, takes seconds with all of it.
+# Imported and collected objects live until the end, so garbage collection skips them (gc.freeze). Python clears only
+# objects that are not frozen when it exits; they are unfrozen late, since pytest's last collection would take seconds.
 gc.disable()
 atexit.register(gc.unfreeze)
 
-# Audits that name no attack mount one that costs a second; tests of `auto`, the default, name it.
+# Audits that name no attack run one that takes a second; tests of the default, `auto`, name it.
 DEFAULTS["attack"] = ["black_box"]
 
-# The same examples in every run, so that a change is judged and not the dice; HYPOTHESIS_PROFILE=default draws new.
+# Every run has the same examples, so that chance does not change its result; HYPOTHESIS_PROFILE=default draws new ones.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
@@ -46,7 +46,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the first cases of `slow(but=number)` quick, and skip what this machine lacks something for."""
+    """Remove the mark of the first cases of `slow(but=number)`, and skip tests that need what this machine lacks."""
     cases: Counter[str] = Counter()
     for item in items:
         for mark in [mark for mark in item.own_markers if mark.name == "slow" and "but" in mark.kwargs]:
@@ -68,7 +68,7 @@ def pytest_collection_finish() -> None:
 
 
 def shared_state() -> dict[str, object]:
-    """What all tests of a process share, by name."""
+    """State of the process that all its tests share: name -> value."""
     return {
         **{f"variable {name}": value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
         "working folder": os.getcwd(),
@@ -81,9 +81,9 @@ def shared_state() -> dict[str, object]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """A file of tests that changes what the next one finds fails by its last test, and not one that comes after it.
+    """Fail a file of tests that leaves shared state changed, so that no test of a later file fails because of it.
 
-    New variables are left out: many a library sets one as it loads.
+    New environment variables are allowed, since many libraries set one when they are loaded.
     """
     before = shared_state()
     yield
@@ -94,7 +94,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Audits that name no number of threads take one: more of them only wait for each other beside other tests."""
+    """Audits without a given number of threads use one thread, since tests already run in parallel."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("privkit.audit.run", "privkit.cli.estimate"):
             patch.setattr(f"{module}.default_threads", lambda: 1)
@@ -103,7 +103,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
-    """No power fails in a test; what was written stands in the system's memory, also after a kill of the process."""
+    """Make `os.fsync` do nothing: no power fails in a test, and written data survive a kill of the process anyway."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
@@ -111,7 +111,7 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
-    """A finished audit of batch shuffling, made by the worker that asks first; read it, do not change its folder."""
+    """A finished audit of batch shuffling, run by the first worker that needs it; do not change its folder."""
     home = tmp_path_factory.getbasetemp()
     home = (home.parent if "PYTEST_XDIST_WORKER" in os.environ else home) / "small"
     home.mkdir(exist_ok=True)
@@ -125,7 +125,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
 
 @pytest.fixture
 def copied(small_run: AuditRun, tmp_path: Path) -> Path:
-    """A copy of the finished run, to damage."""
+    """A copy of the finished run, for tests that change or damage it."""
     return Path(shutil.copytree(small_run.folder, tmp_path / "run"))
 
 
@@ -143,7 +143,7 @@ def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def loaded() -> None:
-    """What most commands import, and audits of small digits, so that no fork has to."""
+    """Import the modules that most commands and audits of small digits need, so that no fork has to."""
     for name in (
         "matplotlib.figure",
         "privkit.audit.run",
@@ -159,7 +159,7 @@ def loaded() -> None:
 
 @pytest.fixture
 def privkit_cli(loaded: None, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the command line in an empty folder, in a fork of this process; it takes what `forked` takes, too."""
+    """A function that runs the command line in an empty folder, in a fork of this process; options as in `forked`."""
 
     def run(*arguments: str, **options: str) -> subprocess.CompletedProcess[str]:
         return forked(main, ("privkit", *arguments), tmp_path, **options)
@@ -169,7 +169,7 @@ def privkit_cli(loaded: None, tmp_path: Path) -> Callable[..., subprocess.Comple
 
 @pytest.fixture
 def shared() -> Path:
-    """The folder of reference material, where it lies beside the project."""
+    """The folder of reference material beside the project; the test is skipped without it."""
     if not SHARED.is_dir():
         pytest.skip("needs ../shared, the reference material beside the project")
     return SHARED

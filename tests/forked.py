@@ -1,4 +1,4 @@
-"""Programs in forks of this process: the libraries, whose import takes longest, are there already."""
+"""Runs programs in forks of this process, which saves the long import of libraries."""
 
 import io
 import os
@@ -18,10 +18,10 @@ Done = subprocess.CompletedProcess[str]
 def forked(
     program: Callable[[], object], arguments: tuple[str, ...], folder: Path, *, input: str = "", encoding: str = "utf-8"
 ) -> Done:
-    """Run a program with arguments, standard streams, a working folder and an exit code of its own.
+    """Run a program with its own arguments, standard streams, working folder and exit code.
 
-    What a new process does differently, such as its reading of the environment, is tested by real ones
-    (tests/cli/test_start.py, tests/run/test_stopping.py).
+    A real new process differs, for example when it reads the environment; tests/cli/test_start.py and
+    tests/run/test_stopping.py start real ones.
     """
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(input.encode())
@@ -38,7 +38,7 @@ def forked(
 
 
 def script(path: Path, *arguments: str) -> Done:
-    """Run a Python file as a program, in the folder above its own."""
+    """Run a Python file as a program, in the parent of the file's folder."""
 
     def program() -> None:
         sys.path.insert(0, str(path.parent))  # as Python does for a file that it runs
@@ -50,7 +50,7 @@ def script(path: Path, *arguments: str) -> Done:
 def _become(
     program: Callable[[], object], arguments: tuple[str, ...], folder: Path, descriptors: list[int], encoding: str
 ) -> NoReturn:
-    """In a fork: be the program; one that hangs ends after five minutes."""
+    """Run the program in a fork, and exit; a program that hangs is ended after five minutes."""
     code = 1
     try:
         signal.alarm(300)

@@ -40,7 +40,7 @@ noted: dict[str, Sides] = {}
 
 
 def signed(sides: Sides) -> float:
-    """How far a comparison is on its right side, ≥ 0 where it holds.
+    """The margin by which a comparison holds; negative if it does not hold.
 
     >>> signed([0.75, ">", 0.5]), signed([0.75, "<", 0.5]), signed([1.0, "==", 1.25, 0.5])
     (0.25, -0.25, 0.25)
@@ -52,7 +52,7 @@ def signed(sides: Sides) -> float:
 
 
 def _note(text: str, sign: str, left: Any, right: Any) -> Any:
-    """Note a comparison of two numbers and let it pass; any other one is made."""
+    """Note a comparison of two numbers and let it pass; return the result of any other comparison."""
     made = _TESTS[sign](left, right)
     if sign == "==":
         approx = right if hasattr(right, "tolerance") else left
@@ -73,7 +73,7 @@ def _note(text: str, sign: str, left: Any, right: Any) -> Any:
 
 
 def _counts(side: Any) -> bool:
-    """Whether it is a number, or numbers of a tensor or an array."""
+    """Whether a side of a comparison is a number, or a real tensor or array."""
     if isinstance(side, torch.Tensor):
         return not side.is_complex() and side.device.type == "cpu" and not side.requires_grad
     return isinstance(side, int | float | np.number) or (isinstance(side, np.ndarray) and side.dtype.kind in "fiub")
@@ -85,7 +85,7 @@ def _keep(text: str, sides: Sides) -> None:
 
 
 class _Marked(ast.NodeTransformer):
-    """Every comparison that an assertion demands becomes a call of `_note`."""
+    """Replaces every comparison that an assertion demands by a call of `_note`."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.Assert:
         node.test = self._demanded(node.test)
@@ -106,7 +106,7 @@ class _Marked(ast.NodeTransformer):
         return test
 
     def _noted(self, test: ast.Compare) -> ast.expr:
-        """`a < b < c` is a < b and b < c."""
+        """Replace one comparison by calls of `_note`; a chain `a < b < c` becomes two."""
         sides, calls = [test.left, *test.comparators], []
         for left, sign, right in zip(sides, test.ops, sides[1:], strict=False):
             name = _ORDERS[type(sign)]
@@ -161,7 +161,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def digest(path: Path, name: str) -> str:
-    """Of a test's text and what its file defines beside tests, without comments; "" if it is not there."""
+    """Digest of a test's code and of its file's other definitions, without comments; "" if there is no such test."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
     names = [node.name if isinstance(node, ast.FunctionDef) else "" for node in body]
     used = [

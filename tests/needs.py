@@ -32,7 +32,7 @@ DEBIAN = {
 
 
 def program(name: str) -> str | None:
-    """Where a program lies."""
+    """The path of a program."""
     return next(filter(None, map(shutil.which, PROGRAMS[name])), None)
 
 

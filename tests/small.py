@@ -22,7 +22,7 @@ IMAGES = Images(shape=SHAPE)
 
 
 def timeless(results: Path) -> list[dict[str, Any]]:
-    """The lines of `results.jsonl` without what no two runs share: the seconds, and the checksum over them."""
+    """The lines of `results.jsonl` without the fields that differ between equal runs: seconds and checksum."""
     rows = map(json.loads, results.read_text("utf-8").splitlines())
     return [{name: value for name, value in row.items() if name not in ("seconds", "sha256")} for row in rows]
 
@@ -38,7 +38,7 @@ def digits(count: int = 120, dataset: DatasetSpec | None = None) -> Batch:
 
 
 def random_images(count: int, classes: int, shape: tuple[int, int, int] = SHAPE, seed: int = 0) -> Batch:
-    """Pixels in [0, 1], and labels in turn."""
+    """Random pixels in [0, 1], with labels 0, 1, … in turn."""
     x, numbers = torch.rand(count, *shape, generator=generator(seed)), torch.arange(count)
     return Batch(x=x, y=numbers % classes, ids=numbers)
 

@@ -28,10 +28,10 @@ from privkit.training.u_shape import u_shaped
 def assemble(
     config: AuditConfig, defense: Defense, domain: Domain, classes: int, seed: int
 ) -> tuple[Clients, nn.Module, bool | None]:
-    """Build untrained clients and server, and tell whether tokens hide their positions from it (None if unknown)."""
+    """Build untrained clients and server; also return whether tokens hide their positions (None if unknown)."""
     protocol = config.protocol.spec
     model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
-    if is_own_part(config.model.spec):  # it may build the same modules again, which this cell trains
+    if is_own_part(config.model.spec):  # a user's model may return the same modules again, and this cell trains them
         model = deepcopy(model)
     stages = stages_of(defense)
     if (shuffled := bool(stages_with(stages, "permutes"))) and model.class_token == "client":
@@ -54,7 +54,7 @@ def assemble(
     edge.predicts = model.predicts
     places, edge.other_tokens = model.hides_places, model.other_tokens
     if shuffled and not defense.position_embedding:
-        if config.model.name not in MODELS:  # what it says of itself is nobody's but its author's
+        if config.model.name not in MODELS:  # a user's own model is tested, whatever it declares
             places, edge.other_tokens = told_places(model.lower, domain, config.training.batch_size)
             places = places or None
         edge.counts_orders = places is not None

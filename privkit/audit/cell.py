@@ -55,8 +55,8 @@ from privkit.wire.channel import RecordedRounds, record_rounds
 def run_cell(
     config: AuditConfig, cell: Cell, seed_data: SeedData, folder: RunFolder, progress: Progress, made_of: Ingredients
 ) -> Row:
-    """Compute the result row of one cell (defense, attack, seed). An error of the cell alone becomes a row with the
-    reason."""
+    """Compute the result row of one cell (defense, attack, seed). An error that concerns only this cell becomes a row
+    with the reason."""
     folder.begin(cell, made_of)
     splits, device = seed_data.splits, seed_data.auxiliary.x.device
     base = Row(
@@ -123,7 +123,7 @@ def run_cell(
     except NotApplicable as error:
         row = _ended(base, "not_applicable", f"{error}{context.lacking() if context else ''}")
     except (StorageError, UsageError, DataError):
-        raise  # the next cell would meet it too
+        raise  # the next cell would fail in the same way
     except (PrivkitError, AttackDiverged, BadOutput) as error:
         row = _ended(base, "error", str(error))
     except Exception as error:

@@ -23,11 +23,12 @@ from privkit.shared.limits import Limits
 from privkit.shared.rounding import rounded_down
 
 _EXACT_GAUSSIAN = "exact Gaussian profile"
-"""Beginning of a certificate's `method` if its ε(δ) is that of a Gaussian with known μ: the whole curve is claimed."""
+"""A certificate's `method` begins so if its ε(δ) is that of a Gaussian with known μ; the whole curve is then claimed.
+"""
 
 
 _CURVE_BELOW = 1e3
-"""From this claimed ε on, no curve is tested: no audit could refute it, and numerical composition takes seconds."""
+"""For a claimed ε of this size or more, no curve is tested: no audit could refute it, and composition takes seconds."""
 
 
 def audit_one_run(
@@ -49,9 +50,9 @@ def audit_one_run(
             canary; for add-or-remove-one, its place stays empty.
         certificate: the run's claim about this release; it must protect the unit that a canary is (record or client).
         confidence: the bound's confidence, in (0, 1); at least 1/2 if `independent`.
-        guesses: how many canaries with the highest scores are guessed "inserted", and how many with the lowest
-            "omitted"; fixed beforehand, and ignored if `independent`. None chooses them from K and the claimed curve;
-            without such a curve several numbers are tried, which makes the bound smaller.
+        guesses: (a, b), fixed beforehand: the a canaries with the highest scores are guessed "inserted", and the b
+            with the lowest "omitted"; ignored if `independent`. None chooses them from K and the claimed curve; without
+            such a curve several numbers are tried, which makes the bound smaller.
         delta: δ of the bound, if the certificate claims nothing; otherwise the certificate's δ is used.
         family: the family of trade-off curves that contains the claimed curve (`claimed_family`). Testing a whole curve
             is stronger than testing one (ε, δ). If the certificate has a lower bound on ε, the result assumes this
@@ -99,9 +100,9 @@ def _bound(
     guesses: tuple[int, int] | None,
     family: Family | None,
 ) -> tuple[EmpiricalBound, float]:
-    """Compute the bound, and the largest bound that perfect guesses of as many canaries could give."""
+    """Compute the bound, and the largest bound that perfect guesses of the same number of canaries could give."""
     inserted, left_out = values[coins], values[~coins]
-    if independent:  # all of them are guessed
+    if independent:  # all canaries are guessed
         bound = epsilon_independent(inserted, left_out, threshold=0.0, family=family, **given)
         return bound, ceiling_independent(len(coins), family=family, **given)
     numbers = len(inserted), len(left_out)

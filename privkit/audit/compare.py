@@ -33,7 +33,7 @@ _DATA = ("private", "test")  # data that two runs must share; auxiliary records 
 _SCALARS = [measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared]
 _SCALARS += ["epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"]
 _SCALARS += ["empirical_epsilon", "bytes_up"]
-"""Columns of a row that are compared as they are."""
+"""Columns with one number per result row, and none per record."""
 _CALLED = ("in A", "in B")
 
 
@@ -135,8 +135,8 @@ def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], 
     """Pair the results of two runs, each {seed: result row}; name each defense and attack without a partner."""
     pairs = [(first[key], second[key]) for key in first if key in second]
     left, right = [key for key in first if key not in second], [key for key in second if key not in first]
-    # the same attack on another defense, then another attack on the same defense; the undefended model comes last: it
-    # is attacked where an attack failed, and so perhaps in one of the runs only
+    # first pair the same attack on two defenses, then two attacks on the same defense; the undefended model comes last:
+    # it is attacked only if an attack failed, and so perhaps in one run only
     for bare, place in ((False, 1), (False, 0), (True, 1), (True, 0)):
         for shared in dict.fromkeys(key[place] for key in left):
             alike = [[key for key in keys if key[place] == shared] for keys in (left, right)]
@@ -220,7 +220,7 @@ def _by_row(ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
         if all(name in row for row in (*first, *second)):
             one, other = ([_as_interval(row[name]) for row in rows] for rows in (first, second))
             if one == other and one[0].method == "exact":
-                continue  # what both prove or cost alike
+                continue  # an exact number that is equal in both runs
             found.append(
                 {
                     "quantity": name + assumed(name, [*ours, *theirs]),
@@ -273,8 +273,8 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
     """The difference (second − first) of two measurements with one value per seed and none per record.
 
-    With several seeds, the interval is Student's. With one, it combines both intervals as if they were independent,
-    which is too wide if both use the same records (Zou and Donner 2008).
+    With several seeds, the interval is Student's. With one seed, it combines the intervals of both values as if these
+    were independent, and is too wide if both use the same records (Zou and Donner 2008).
     """
     changes = [0.0 if a.value == b.value else b.value - a.value for a, b in zip(first, second, strict=True)]
     if len(changes) > 1 and all(map(isfinite, changes)):

@@ -42,7 +42,7 @@ def runs_own_code(config: AuditConfig) -> bool:
 def contained() -> Iterator[None]:
     """Context manager in which a user's code can neither end the process nor disturb its settings (`undisturbed`).
 
-    An attempt to end the process raises `Misbehaved`, unless C code makes it. Threads of the code become daemons.
+    An attempt to end the process raises `Misbehaved`, except in C code. Threads that the code starts become daemons.
     """
     start = threading.Thread.start
 
@@ -58,7 +58,7 @@ def contained() -> Iterator[None]:
         raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            raise  # of Ctrl-C; under a command, Ctrl-C raises Stopped, so this one is the part's own
+            raise  # Ctrl-C; under a command Ctrl-C raises Stopped, so a KeyboardInterrupt comes from the part
         raise Misbehaved(f"a part raised {type(error).__name__}({error}), {_ENDS}") from error
     finally:
         threading.Thread.start = start  # type: ignore[method-assign]

@@ -33,7 +33,7 @@ from privkit.wire.channel import shared_lower
 
 _BUILDER = "privkit.audit.export:clients"
 _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answers"})
-"""Effects of a stage after which a replay without noise can be compared with the release."""
+"""Effects that stages may have if a replay without noise is to be compared with the release."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ def declared_by(recording: Recording) -> Declared:
     """Compare a recording's declarations with its data. The result is kept, so that a run computes it once."""
     key = (str(recording.folder), tuple(sorted(recording.files.items())), recording.trust, len(recording.views))
     if key not in _KEPT:
-        with seeded(torch.device("cpu"), 0):  # a builder may draw
+        with seeded(torch.device("cpu"), 0):  # a builder may draw random numbers
             found = _compared(recording)
         _KEPT.clear()
         _KEPT[key] = found
@@ -171,7 +171,7 @@ def _clients(recording: Recording) -> _Clients:
         return replace(_of_privkit(edge.eval(), recording), unmoved=moved_nothing)
     except Untrusted:
         raise
-    except Exception as error:  # what a user's own code raises is told again by an attack that needs it
+    except Exception as error:  # an attack that needs this code reports its error again
         return _Clients(why=f"the lower segment fails: {one_line(error)}", plain=not described.defense)
 
 
@@ -206,7 +206,7 @@ def _variance(receipt: Receipt) -> float:
 
 
 def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) -> str:
-    """How the declared mechanism claims more protection than the recorded defense gives; empty if not, or unknown."""
+    """A sentence if the declared mechanism claims more protection than the recorded defense gives; else empty."""
     real = receipt.mechanism()
     if real is None:
         return ""
@@ -218,7 +218,7 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
             return f"{said}{declared.noise.law} noise of {mine:g} on {what}, but its defense {name} adds {found}"
     if declared.mixing.group > real.mixing.group:
         return f"{said}that {declared.mixing.group} clients are mixed, but its defense {name} mixes {real.mixing.group}"
-    if plain:  # else the data tell
+    if plain:  # then `compare_data` tests the clipping
         return ""
     mine, its = (one.smashed.sensitivity("replace_one", norm) for one in (declared, real))
     return f"{said}a sensitivity of {mine:.4g}, but its defense {name} has {its:.4g}" if mine < its * (1 - 1e-9) else ""
@@ -271,7 +271,7 @@ def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
     kept = kept_tokens(tokens, shuffle.keep)
-    return (kept, 1) if shuffle.variant == "kept_in_place" else (0, 2)  # kept tokens, dealt tokens
+    return (kept, 1) if shuffle.variant == "kept_in_place" else (0, 2)  # 2: one among kept, one among dealt tokens
 
 
 def _unlikely(stayed: int, mean: int) -> bool:

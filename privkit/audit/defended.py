@@ -112,7 +112,9 @@ def defended_model(
         "files": files,
     }
     note()
-    write_record(home / TRAINED, {"model": cell.model_id, **finished})  # last: it marks the model as finished
+    write_record(
+        home / TRAINED, {"model": cell.model_id, **finished}
+    )  # written last, since it marks the model as finished
     checkpoint.remove()
     log(f"defended model: trained {config.budget.epochs} epochs")
     return DefendedModel(edge=edge, upper=upper, known=finished)
@@ -126,10 +128,10 @@ def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
 def _of_epochs(
     home: Path, trained: Trained, test: Batch, keep: str, *, batch_size: int, seed: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Measure and store the last epoch and, if known, the best; afterwards the networks hold epoch `keep`.
+    """Measure and store the weights of the last epoch and, if known, the best. The networks then get those of `keep`.
 
     Returns test accuracies with intervals by their names, and the digests of the stored files. If the defense adds
-    noise to test images, each accuracy is measured with it and without: "accuracy_last_noisy".
+    noise to test images, each accuracy is measured with and without it, for example "accuracy_last_noisy".
     """
     edge, upper = trained.edge, trained.upper
     noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))

@@ -80,7 +80,7 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
     each = len(wire.views) // passes
     receipt, own = fewest_orders(wire.receipts), seed_data.auxiliary
     often, certificate = certified(config, edge, seed_data, receipt, 1)
-    # A claim about labels that the server holds is none about this release.
+    # A claim about labels that the server holds says nothing about this release.
     proven = certificate.kind == "differential_privacy" and certificate.covers == "release"
     mechanism = receipt.mechanism(often) if proven else None
     again = {
@@ -136,9 +136,9 @@ def _assembled(
     image_shape: Sequence[int] = (),
 ) -> tuple[Clients, nn.Module]:
     network = parse("models", model)
-    if getattr(network.spec, "checkpoint", None) is not None:  # the recorded weights follow, and no other file
+    if getattr(network.spec, "checkpoint", None) is not None:  # only the recorded weights are loaded, later
         network = network.replace(checkpoint=None)
-    # The model takes no part in the settings: it need not fit the default dataset.
+    # The model is added after the settings are checked, since it need not fit their default dataset.
     config = replace(resolve({"defense": [defense], "protocol": protocol, "attack": "mid_grey"}), model=network)
     if domain is None:  # an older recording, of images
         domain = Images(shape=(image_shape[0], image_shape[1], image_shape[2]))

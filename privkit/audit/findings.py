@@ -24,7 +24,7 @@ _STILL = "attack not converged: it is no better than constant guesses, and its l
 
 _BEATEN = {name: floor.beaten for name, floor in FLOORS.items() if floor.beaten}
 _BEATEN[START] = "the attack's own untrained start"
-"""Name of a guess without the release -> its description, in "better than …"."""
+"""Name of a guess that needs no release -> its description in the sentence "better than …"."""
 
 
 def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> Check:

@@ -31,12 +31,12 @@ from privkit.settings.config import AuditConfig
 
 LIVES = 3  # number of lost workers after which a cell (defense, attack, seed) ends as an error
 AHEAD = 1000  # number of cells that an engine gets at once by default
-_SHOWN = 2  # number of cells in work up to which they are named
-_SHARE = 20  # a verdict is written again only after this many times the seconds of writing the last one
+_SHOWN = 2  # largest number of cells in work that are named one by one
+_SHARE = 20  # the pause between two verdicts is at least this many times the seconds of writing one
 
 
 class WorkersEnded(Failure):
-    """Raised if the workers of a run ended before one of them returned a result; finished results stay."""
+    """Raised if the workers of a run ended before one of them returned a result; finished results are kept."""
 
 
 @dataclass(kw_only=True)

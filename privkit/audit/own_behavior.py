@@ -48,7 +48,7 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
 
     training, after, again = sent(torch.enable_grad()), sent(torch.no_grad()), sent(torch.no_grad())
     if not bool(after.isfinite().all()):
-        return  # no attack reads it, and its row says so
+        return  # no attack reads such a release, and the result row says so
     apart = float("inf") if training.shape != after.shape else (training - after).norm().item()
     size = max(training.norm().item(), after.norm().item())
     if not apart <= _ROUNDED * size + _LIKE_TWO_DRAWS * (after - again).norm().item():
@@ -56,7 +56,9 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
             f"{' or '.join(names)} sends other data in training than afterwards: one round of the same records with "
             f"the same draws differs by {apart / max(size, 1e-30):.2g} of its size with and without gradients, {_CURE}"
         )
-    if is_own_part(config.model.spec) and learns(edge) and not config.training.freeze_lower:  # which run in eval mode
+    if (
+        is_own_part(config.model.spec) and learns(edge) and not config.training.freeze_lower
+    ):  # else it runs in eval mode
         _must_keep_its_mode(config.model.name, edge.lowers.copy(0), x[0])
 
 
@@ -96,8 +98,8 @@ def _computes(kind: type) -> bool:
 def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: tuple[int, ...]) -> None:
     """Raise `Misbehaved` if a user's own defense stage adds the same noise in each round, e.g. from a fixed seed.
 
-    An adversary who has the code, or queries twice, can subtract it; privkit's attacks expect fresh noise. `shape` is
-    the shape of a record's smashed data, `image` the shape of an image.
+    An adversary who has the code, or queries twice, can subtract this noise; privkit's attacks expect fresh noise.
+    `shape` is the shape of a record's smashed data, `image` the shape of an image.
     """
     for stage in stages:
         if not (is_own(stage) and stage.noise_fields):

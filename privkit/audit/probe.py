@@ -41,7 +41,7 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
             _fitting(config, defense, pools, torch.device("cpu"))
         except (UsageError, DataError):
             raise
-        except Exception as error:  # what else goes wrong, such as a user's own fault, becomes a row with its trace
+        except Exception as error:  # any other error, such as one in a user's code, becomes a result row
             if ran_out(error):
                 raise
 
@@ -85,7 +85,7 @@ def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
     domain = cell.seed_data.splits.domain
     with _blamed(cell.config, f"{cell.cell.defense.label} / {attack.label}", domain):
         attacked = cell.attacked(attack)
-        # What it can do without costs time, and is given if it must be.
+        # First with only the inputs that the attack needs, since others cost time; if it refuses, with all.
         for held in dict.fromkeys((attack.spec.needs, known_to(attack.spec))):
             try:
                 given = goal.rehearsed(attacked, held)

@@ -97,7 +97,7 @@ class _RecordedContext(AttackContext):
         if any(repeated.values()):
             names = ", ".join(name for name, given in repeated.items() if given)
             told.append(f"taken from the recording without a check: {names}")
-        if measured.accuracy is not None and labels.ndim == 1 and len(labels.unique()) > 1:  # else none is known
+        if measured.accuracy is not None and labels.ndim == 1 and len(labels.unique()) > 1:  # else they are not known
             most = labels.bincount().max().item() / len(labels)
             told.append(f"the most frequent label has a share of {most:.3f} of the {len(labels)} recorded {nouns}")
         if measured.bytes_up is None:
@@ -180,7 +180,7 @@ class _RecordedContext(AttackContext):
         return None if upper is None else upper.to(self.device)
 
     def query(self) -> Query | None:
-        """The clients' answers; without a known defense, weights of a recorded round mask or mix the outputs."""
+        """The clients' answers to queries. If the defense is unknown, weights of a recorded round mask or mix them."""
         lower, views = self._lower, self.source.views
         if lower is None or isinstance(lower, Clients):
             return None if lower is None else black_box_query(lower)
@@ -217,7 +217,7 @@ def recorded_context(start: AttackContext) -> _RecordedContext:
     misleading = {"lower", "query", *(() if declared.quieter is None else ("imitate",))}
     doubt = declared.doubt(passes) if misleading & known_to(cell.attack.spec) else ""
     views = [moved_view(view, lambda value: value.to(device)) for view in source.last_passes(passes)]
-    if is_own_part(cell.attack.spec):  # it may change in place what the next cell reads
+    if is_own_part(cell.attack.spec):  # it may change them in place, and the next cell reads them
         views = deepcopy(views)
     known = {"accuracy": _accuracy(source), "certificate": certificate, "limits": limits, "doubt": doubt}
     made = {

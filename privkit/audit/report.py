@@ -43,7 +43,8 @@ _OF_THE_RUN = {
     **{setting.flag: setting.kind is bool for setting in FLAGS if not setting.of_cell},
     **{"--vary": False, "--junit": False, "--annotations": False, "--json": True, "--quiet": True},
 }
-"""Flags that differ between results, or say how the whole run is computed or shown -> whether they have no value."""
+"""Flags that the command of one result leaves out, since they concern other results or the whole run -> whether the
+flag takes no value."""
 
 
 def build(
@@ -139,13 +140,13 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
     kept, words = [], iter(argv[2:])
     for word in words:
         name, equals, _ = word.partition("=")
-        if word.startswith("--grid"):  # whose dataset and model may be lists
+        if word.startswith("--grid"):  # a grid's dataset and model may be lists
             kept += ["--dataset", row.dataset, "--model", row.model, word.replace("--grid", "--config", 1)]
         elif name not in _OF_THE_RUN:
             kept.append(word)
         elif not _OF_THE_RUN[name] and not equals:
             next(words, None)
-    recorded = any(word.partition("=")[0] == "--recorded" for word in argv)  # which brings its defense
+    recorded = any(word.partition("=")[0] == "--recorded" for word in argv)  # a recording has its own defense
     defense = () if recorded else ("--defense", row.defense)
     return shlex.join(["privkit", "audit", *kept, *defense, "--attack", row.attack, "--seed", str(row.seed)])
 

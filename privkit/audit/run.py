@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from privkit.reports.conclusion import Conclusion
 
-_MOST_WORKERS = 4  # most workers by default; in the default audit each took 1.04 GB, with large models more
+_MOST_WORKERS = 4  # largest default number of workers; in the default audit each took 1.04 GB of memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ def run_audit(
             error instead.
         workers: the number of local processes that share the work, the threads and the devices. None takes one for each
             result, at most 4 and at most the number of threads, and a single one on a GPU, with an engine or with the
-            user's own code. With an engine, the number of results that are submitted at once; 1 means no limit.
+            user's own code. With an engine, the number of results that are submitted at once; 1 means 1,000.
         engine: where results are computed: "dask", "mpi", "submitit" (Slurm) with options as on the command line, or
             the user's own "module:factory" of an executor; None for this machine.
         **settings: settings of the audit, such as `attack`, `dataset` and `budget`; their names are in

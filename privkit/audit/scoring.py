@@ -28,7 +28,7 @@ FEW_RECORDS = 20  # number of attacked records below which a row says that its i
 CLOSER = 0.99  # confidence of the interval that shows whether an attack is closer than a constant guess
 
 _AT_ONCE = 256  # guesses that are compared with all attacked records at once
-_NEAR = 0.01  # two attacked images are nearly equal below this share of the mean distance of two images
+_NEAR = 0.01  # images nearer than this share of the mean distance of two images count as nearly equal
 _ROUNDING = 1e-3  # how far a guess may lie outside its range: twice the rounding of half precision
 _SHRUNK = 32  # larger images are shrunk to this many pixels per side before they are compared in several positions
 _MOVED = 3  # number of pixels by which a guess that shows its image may be moved
@@ -95,10 +95,10 @@ def scored(
 
 
 def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> NDArray[np.int64]:
-    """The number of each record's guess, int64 [N], after the best assignment in each round.
+    """The index of the guess for each record, int64 [N], after the best one-to-one assignment in each round.
 
-    It minimizes the total distance in the domain's first metric. It uses the true records, so scores after it are an
-    upper bound on the attack's success.
+    The assignment minimizes the total distance in the domain's first metric. It uses the true records, so scores after
+    it are an upper bound on the attack's success.
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
     """
@@ -112,7 +112,7 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
 def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
     """The first metric [N] of random records of the adversary, matched to the N attacked ones.
 
-    By chance, a small record resembles some record of a round, so even unrelated records then look like good guesses.
+    A small record resembles some record of its round by chance, so matching makes even unrelated records look close.
     """
     places = np.random.default_rng(derive(seed, "matched own")).integers(0, len(own), len(truth))
     drawn = own[places.tolist()].to(truth.device)

@@ -62,7 +62,7 @@ class SeedData:
 
     def copied(self) -> SeedData:
         """Copy the records, for code that may change records in place; the copy's cache for attacks is empty."""
-        shared = {id(self.splits.domain): self.splits.domain}  # frozen, and perhaps with a long vocabulary
+        shared = {id(self.splits.domain): self.splits.domain}  # never changes, and may be large
         records = {name: getattr(self, name) for name in ("splits", "shares", "victims", "auxiliary")}
         return replace(self, memory=Memory(), **deepcopy(records, shared))
 
@@ -78,7 +78,7 @@ class SeedData:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of records of each part. Without a class-mean guess, also the number of labels of attacked records."""
+        """Number of records of each part. Without a class-mean guess, also of different labels of attacked records."""
         parts = {name: len(part) for name, part in self.splits.parts.items()}
         own = {"auxiliary": len(self.auxiliary), "auxiliary_dropped": self.dropped, "victims": len(self.victims)}
         unmet = self.labeled and len(self.victims) and CLASS_MEAN.name not in self.guesses
@@ -150,8 +150,9 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
 def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Tensor]:
     """Guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked records.
 
-    Without own records, these are only mid-grey images. With `classes`, the class mean follows, which knows each true
-    label: the mean of the own records with this label (for tokens and categories the most frequent value).
+    If the adversary has no own records, only mid-grey images are returned. With `classes`, the last guess is the class
+    mean, which knows each true label: the mean of the own records with this label (for tokens and categories the most
+    frequent value).
     """
     domain = victims.domain
     if not len(victims):
@@ -208,7 +209,7 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
 
 def _recorded(recording: Recording, device: torch.device) -> SeedData:
     """The true images of a recording, if known, and the adversary's own images without them; other parts are empty."""
-    own = without(recording.own, recording.whole.truth)  # a budget attacks the last rounds; the others are private, too
+    own = without(recording.own, recording.whole.truth)  # also without records of rounds that are not attacked
     left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
     nobody = ClientPartition(rows=torch.zeros(1, 1, dtype=torch.int64), sizes=torch.ones(1, dtype=torch.int64))
@@ -250,7 +251,7 @@ def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, P
         raise DataError(f"{config.dataset.label} has one class only, and telling classes apart is the task; add one")
     with faults_of(f"dataset {config.dataset.label}", config.dataset.spec):
         domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
-    if domain.name == "images":  # else `check_same_domain` refused the augmentation
+    if domain.name == "images":  # for other records, `check_same_domain` refused augmentation
         check_colors(config.training.augment, domain.shape[0])
     sizes = part_sizes(pools, **_wished(config))
     if config.auxiliary == "training":
@@ -276,7 +277,7 @@ def _check_sizes(
     most = {f"private {records}": private, f"test {records}": test, attacked: min(config.budget.victims, source)}
     if validation is not None:
         most[f"validation {records}"] = validation
-    if all(_takes_controls(attack.spec) for attack in config.every_attack):  # else the others go on
+    if all(_takes_controls(attack.spec) for attack in config.every_attack):  # otherwise some attacks need no controls
         most[f"a quarter of the {auxiliary} auxiliary {records}, which the control experiments take"] = auxiliary // 4
     what = min(most, key=lambda part: most[part])
     senders = config.protocol.spec.clients

@@ -25,7 +25,7 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, release_count
 from privkit.training.private import run_certificate
 
-_TOLD = 1e-5  # relative change of a number (to its range over the batch) that shows the influence of another record
+_TOLD = 1e-5  # a change by more than this share of a number's range in the batch shows another record's influence
 _OF_TEXTS = (
     "the loss predicts the texts themselves, and its gradient goes up to the server without noise, whatever noise "
     "smashed data have"
@@ -147,7 +147,7 @@ def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
 def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
     """Number of records in a batch of B whose smashed data change if other records of the batch are replaced, 0 to B.
 
-    Two batches are combined once for each binary digit of the record numbers 0..B−1, which says from which batch a
+    Two batches are combined once for each binary digit of the record numbers 0..B−1: the digit says from which batch a
     record comes. Any two numbers differ in some digit, so for each pair of records there is a combination in which one
     is kept and the other is replaced. Only the first client's segment is measured, in evaluation mode, for which claims
     are made. Each output number is compared on the scale of its range. The result is None if all records are equal.

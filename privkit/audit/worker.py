@@ -50,10 +50,12 @@ class CellWorker:
     device: torch.device  # where to compute
     threads: int  # number of CPU threads
     progress: Progress  # displays the progress
-    cells: list[Cell] = field(init=False)  # the plan
+    cells: list[Cell] = field(init=False)  # all cells of the run, in the planned order
     here: Provenance = field(init=False)  # provenance that all numbers of this process share
-    parts: dict[str, AuditConfig] = field(init=False, default_factory=dict)  # the run under each cell's protocol
-    made_of: dict[str, Ingredients] = field(init=False, default_factory=dict)  # each cell's provenance, without images
+    parts: dict[str, AuditConfig] = field(
+        init=False, default_factory=dict
+    )  # cell's id -> configuration with its protocol
+    made_of: dict[str, Ingredients] = field(init=False, default_factory=dict)  # cell's id -> provenance without records
     _perception: Perception = field(init=False)
     _images: tuple[int, AuditConfig, SeedData] | None = field(init=False, default=None)
 

@@ -1,4 +1,4 @@
-"""Tests a claimed ε with canaries: extreme records, each inserted by a coin flip, and a test that detects them."""
+"""Tests a claimed ε with canaries: coins choose between two extreme records, and a test guesses them from releases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def against_canaries(
         mechanism: a function of records [R, ...] and a generator that returns one release per record, [R, ...].
         certificate: the claim. ValueError if it has no ε, or if it is add-or-remove and `neighbors` is None.
         neighbors: the two records between which a coin chooses; by default ±1000 in 16 coordinates.
-        canaries: number of coin flips, at least 2; as many records of each kind are first used to learn a test.
+        canaries: number of coin flips, at least 2. The test is first fitted on this number of releases of each record.
         confidence: probability in (0, 1) that the bound is valid.
         seed: the seed of the coin flips and of the mechanism's noise.
     """

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from privkit.domains.base import Pool, Pools, several
 
-_LOOKED_AT = 64  # at most so many records of each split are read
+_LOOKED_AT = 64  # largest number of records that are read of each split
 
 
 def _parts(pools: Pools) -> dict[str, Pool]:

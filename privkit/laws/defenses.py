@@ -75,7 +75,8 @@ def equal(a: Release, b: Release) -> bool:
 
 
 def called(law: str, defense: Defense) -> str:
-    """The name under which a law is reported; it differs for a defense that draws nothing or declares its gradient."""
+    """The name under which a law is reported; some names differ for a defense without random numbers or with a declared
+    straight-through gradient."""
     if law == SEEDED and not draws(defense):
         return UNSEEDED
     return STRAIGHT if law == DERIVATIVE and defense.straight_through else law
@@ -212,7 +213,8 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
 
 
 def _empty_seats_count_nothing(defense: Defense) -> str:
-    """Check that data at an empty place of a group have no effect, nor has `present` if no place is empty."""
+    """Check that data at an empty place of a mixing group have no effect on the release. If every place is taken,
+    `present` must have no effect either."""
     if defense.group == 1:
         return ""
     z, y = inputs(defense)
@@ -264,14 +266,14 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """Check that in any chain with another defense, replacing a record changes the release at most as ε assumes."""
+    """Check, for each chain with another defense, that replacing a record changes the release at most as ε assumes."""
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):
         other = load(target)()
         for stages in ((other, *alone), (*alone, other)):
             try:
                 Chain(stages=stages)
-            except ValueError:  # refused, so that it claims nothing
+            except ValueError:  # a chain that is refused claims no ε
                 continue
             if found := exceeds_charge(stages):
                 return f"with {name}: {found}"

@@ -29,7 +29,7 @@ def _declares_name_and_direction(metric: ImageMetric) -> str:
 
 
 def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
-    """Check that values [N] are finite and reproducible, depend on one image each, and leave the images unchanged."""
+    """Check that values [N] are finite and reproducible, each from one pair of images, and that no image is changed."""
     truth, guess = _images()
     kept = truth.clone(), guess.clone()
     given = values(metric, truth, guess)
@@ -44,7 +44,7 @@ def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
 
 
 def _is_best_where_images_are_equal(metric: ImageMetric) -> str:
-    """Check that equal images get the best value in the declared direction, and noise a worse value."""
+    """Check that equal images get the best value in the declared direction, and that more noise gets a worse value."""
     truth, guess = _images()
     sign = 1 if metric.higher_is_closer else -1
     equal, apart = sign * values(metric, truth, truth), sign * values(metric, truth, guess)

@@ -147,7 +147,7 @@ def _clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> st
 
 
 def positions_are_as_said(spec: ModelSpec, domain: Domain) -> str:
-    """Check the model's claim whether it hides the positions of tokens; return the fault as a sentence, or ""."""
+    """Check the model's claim on whether tokens hide their positions; return the fault as a sentence, or ""."""
     for positions in (True, False):
         split = spec.build(domain, _CLASSES, positions=positions, seed=0)
         seen = hides_places(split.lower, domain)

@@ -1,4 +1,4 @@
-"""Tests one part against all its laws: the laws of its kind, and the laws of all kinds (options, docstring, JSON)."""
+"""Tests a part (defense, attack, …) against its laws: those of its kind, and those of all kinds (options, JSON, …)."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def kind_of(given: str) -> str:
 
 
 def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Test a part, written as on the command line, against the laws of its kind (one of `KINDS_WITH_LAWS`). Yields each
-    law, and a sentence on how the part breaks it or an empty string. A model is tested on records of `dataset`, or on
-    images of usual sizes; `root` is the folder of official datasets."""
+    """Test a part, written as on the command line, against the laws of its kind (one of `KINDS_WITH_LAWS`). Yields
+    pairs: a law, and a sentence on how the part breaks it (empty if it does not). A model is tested on records of
+    `dataset`; if this is None, on images of usual sizes. `root` is the folder of official datasets."""
     component = parse(kind, given)
-    if not is_pair(given):  # privkit specifies a pair itself
+    if not is_pair(given):  # a class of privkit describes a pair of segments
         yield from _held({law: partial(_on, of, kind) for law, of in EVERY.items()}, component)
     with faults_of(f"{kind_noun(kind)} {given}", component.spec):
         yield from _of_kind(component, kind, dataset, root)
@@ -135,7 +135,7 @@ def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | 
 
 
 def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[str, str]]:
-    """Yield each law with a sentence on how the part breaks it; an error that ends several laws is reported once."""
+    """Yield each law with a sentence on how the part breaks it; an error that several laws meet is reported once."""
     from privkit.audit.contained import contained
 
     first: dict[str, str] = {}

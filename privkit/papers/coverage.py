@@ -68,12 +68,12 @@ class Coverage:
 
     @cached_property
     def verdicts(self) -> Mapping[str, Basis]:
-        """The source of our number, for each claim that has a verdict."""
+        """Claim -> the source of our number, for each claim that we compare."""
         return {one.claim: one.basis for one in paper(self.paper).comparisons()}
 
     @cached_property
     def run(self) -> Mapping[str, frozenset[str]]:
-        """The quantities that published orderings compare, for each method that we have run."""
+        """Method that we have run -> the quantities that orderings ("A is more accurate than B") compare for it."""
         found: dict[str, set[str]] = {}
         for one in on_record(self.paper):
             if one.verdict != "not run":

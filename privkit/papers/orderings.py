@@ -96,9 +96,9 @@ class Judged:
     published: float | None  # the printed difference; None if the numbers are not printed
     # mean difference over common seeds, better minus worse, with Student's 95 % interval; None below two common seeds
     difference: Interval | None
-    # "ordering agrees" if the interval lies above 0, and "agrees" if it also holds the printed difference; "reversed"
-    # if it lies below 0; otherwise "undecided". "at the floor" if neither attack has a smaller error than guessing the
-    # mean image, so that both recover nothing. "not run" without two common seeds.
+    # "ordering agrees" if the interval lies above 0, and "agrees" if it also contains the printed difference;
+    # "reversed" if it lies below 0; otherwise "undecided". "at the floor" if both attacks have at least the error of
+    # guessing the mean image, so that they recover nothing. "not run" without two common seeds.
     verdict: OrderingVerdict
     # number of new seeds that would decide the ordering; 0 if the first three do; see `further_seeds.needed_seeds`
     needed: int | None = 0

@@ -83,7 +83,7 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
     """Compute one result, and return its row with the needed quantities. Raises `UsageError` if the audit fails."""
     run = run_audit(one.config, out=out / one.config.fingerprint)
     (row,) = run.rows
-    trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack
+    trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # accuracy needs no attack
     if row.status != "done" and not trained:
         raise UsageError(f"{row.cell} is {row.status}: {row.reason}")
     found = {name: QUANTITIES[name](row) or 0.0 for name in one.quantities}
@@ -173,7 +173,7 @@ def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
     small: dict[str, Any] = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}
     if model.startswith("vgg"):
         small = {"model": "cnn:cut=conv2"}
-    if "keep" in settings.get("training", {}):  # the best of ten epochs on few images would be a peek at little
+    if "keep" in settings.get("training", {}):  # the best of ten epochs would be chosen on few images
         small["training"] = {**settings["training"], "keep": "last"}
     named = str(settings.get("dataset", "")).partition(":")[0]
     if named in ("digits", "tiny_digits"):

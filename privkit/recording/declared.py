@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NUMBERS, _LONGEST = 2**18, 2**14
 """Most numbers in all tested records together, and in one record; of larger releases, a random part is tested."""
-_LARGER = 1.5  # multiple of the declared noise from which a difference does not count as noise
+_LARGER = 1.5  # a difference above this multiple of the declared noise does not count as noise
 
 
 @dataclass(kw_only=True)
@@ -97,7 +97,7 @@ def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
     described, rounds = recording.description, recording.pass_rounds
     often = recording.most_released
     if mechanism.unit == "client" or mechanism.participation.rate < 1:
-        watched = (described.watched or 0) // described.passes  # of which the recorder kept the last
+        watched = (described.watched or 0) // described.passes  # the recorder kept the last ones
         seen = f"the recorder saw {watched}" if watched > rounds else f"the file holds {rounds} of one pass"
         less = mechanism.rounds < max(rounds, watched)
         found.hold("rounds", f"rounds = {mechanism.rounds}, but {seen}" if less else "")
@@ -234,9 +234,11 @@ def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
 def _replayed(
     recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: Compared
 ) -> tuple[str, float, int]:
-    """A sentence if the release minus its replay (the same records sent again without noise) is not the declared noise,
-    otherwise ""; and for the last round, the ratio of the difference's size to the noise, and the count of compared
-    numbers."""
+    """Test whether the release minus its replay (the same records sent again without noise) is the declared noise.
+
+    Returns a sentence if it is not, otherwise ""; for the last round, the ratio of the difference's size to the noise;
+    and the count of numbers compared there.
+    """
     clip, law, outside = mechanism.smashed, law_of(mechanism), ""
     every = []
     for number, one in rounds.items():
@@ -301,7 +303,7 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
         return
     scales = torch.full_like(labels, mechanism.noise.labels, dtype=torch.float64)
     if mechanism.noise.site == "client" and recording.description.mixed > 1:
-        scales = scales / sqrt(recording.description.mixed)  # the least that is left of it, for equal shares
+        scales = scales / sqrt(recording.description.mixed)  # the least noise after mixing: with equal shares
     law = law_of(mechanism)
     refutation = _alone(labels, scales, law)
     seats = recording.members.repeat(recording.description.passes, 1)

@@ -28,7 +28,7 @@ _MEMBER = re.compile(
 )
 """Members of a TorchScript file in its folder, as `torch.jit.save` writes them."""
 _UNREAD = re.compile(r"\.debug_pkl$|/traced_inputs[./]")
-"""Members that a segment does not need: places in the source, and the records on which it was traced."""
+"""Members that a segment does not need: source positions, and the records on which it was traced."""
 _RUNS_WHEN_READ = re.compile(rb"__setstate__|torch\s*[.\n]\s*classes")
 """Code that torch would run before operators can be checked: a method of the program, or a C++ object."""
 _COMPUTES = frozenset({"aten", "prim", "torchvision"})
@@ -113,7 +113,7 @@ def _scripted(held: dict[str, bytes]) -> tuple[nn.Module, frozenset[str]]:
         for member, content in held.items():
             if not _UNREAD.search(member):
                 archive.writestr(member, content)
-    reader: Any = torch._C  # as torch.jit.load has it, which drops the unit that knows all functions
+    reader: Any = torch._C  # like torch.jit.load, which drops the unit that lists all functions
     unit = reader.CompilationUnit()
     module = reader.import_ir_module_from_buffer(unit, buffer.getvalue(), torch.device("cpu"), {}, False)
     called = frozenset(one for function in unit.get_functions() for one in _called(function.graph))

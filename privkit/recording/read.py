@@ -27,7 +27,7 @@ from privkit.recording.schema import FILE, Description, Network, description, de
 from privkit.recording.second_cut import OF_ROUND, second_cut
 
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
-"""Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
+"""Tensors of one round, named `round_0.smashed` and so on; all but `smashed` are optional."""
 _ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*_ROUND, *OF_ROUND))})")
 _MOST_SEATS = 1 << 26  # largest number of entries of `members`
 
@@ -47,7 +47,7 @@ class Recording:
     mechanism: SplitMechanism | None  # the declared mechanism of one pass, for the certificate; or None
     files: Mapping[str, str]  # file -> SHA-256 of what was read
     folder: Path  # the recording's folder
-    row_bytes: int  # size of a released row in the file, whose numbers `views` hold as float32
+    row_bytes: int  # bytes of one released row in the file; `views` hold its numbers as float32
     left_out: tuple[str, ...] = ()  # fields that are missing in an old recording's mechanism, so that it proves nothing
     trust: tuple[str, ...] = ()  # modules besides privkit from which its segments and its defense may be built
     # the second cut of a U-shape in each of these rounds, with features as `smashed`; or none
@@ -81,7 +81,7 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels, ≥ 2: as declared, else the labels per record, else the largest label plus one."""
+        """The number of labels, ≥ 2: the declared one; else that per record; else the largest label plus one."""
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
         return self.description.classes or max([2, *counts])
@@ -145,8 +145,8 @@ class Recording:
     @property
     def most_released(self) -> int | None:
         """How often one record is released in one pass; None if no true record is known. It is the larger of two
-        counts: the largest by `truth.members`; and, if equal records count as one, the largest that at least one record
-        in ten reaches, since a dataset may contain a record twice."""
+        counts. The first is the largest count by `truth.members`. The second counts equal records as one; it is the
+        largest count that at least one record in ten reaches, since a dataset may contain a record twice."""
         known = self.members[self.members >= 0]
         if not len(known):
             return None
@@ -162,7 +162,7 @@ class Recording:
 
     @cached_property
     def _alike(self) -> Tensor:
-        """For each of M true records, the number of the first record that equals it, int64 [M]."""
+        """For each of M true records, the index of the first record that equals it, int64 [M]."""
         if not len(self.truth):
             return torch.arange(0 if self.labels is None else len(self.labels))
         first: dict[bytes, int] = {}

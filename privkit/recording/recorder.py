@@ -194,7 +194,11 @@ class Recorder:
                 raise UsageError(f"{side} is a torch.nn.Module, got a {type(module).__name__}; wrap it in a module")
         mine = None if own is None else _records(own, "own")
         mine_labels = None if own_labels is None else _kept(own_labels)
-        rounds, watched, left_out = list(self._rounds), self.watched, self.left_out  # a user's hooks hear the replay
+        rounds, watched, left_out = (
+            list(self._rounds),
+            self.watched,
+            self.left_out,
+        )  # a user's hooks may record the replay
         described |= _fields(described, len(rounds[0].smashed), clients, accuracy)
         notes = list(described.get("notes", []))
         of_pass = {kind: _one_pass(kind, [getattr(one, kind) for one in rounds], passes) for kind in ("x", "y")}
@@ -215,7 +219,7 @@ class Recorder:
             known = [(records, one.smashed) for records, one in given if records is not None]
             sent = known if of_pass["x"][-1] is not None and not described.get("defense") else []
             sample = x if x is not None else known[0][0] if known else None
-            trained = lower.training or self._handle is not None  # a hook sees training mode alone
+            trained = lower.training or self._handle is not None  # the hook records in training mode only
             noise = variance_of(mechanism)
             made, told = lower_fields(lower, lower_builder, sample, sent, noise, files, trained=trained)
             described |= made

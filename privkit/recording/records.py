@@ -102,7 +102,7 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
                 f"{int(labels.max())}; give one class number per record as [N]"
             )
         return
-    # As many columns are made as the largest one has.
+    # The largest label sets the number of classes, and so the memory use.
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < MOST_CLASSES):
         held = f"{int(labels.min())}..{int(labels.max())}"
         raise DataError(f"{what} must lie in 0..{MOST_CLASSES - 1}, got {held}; number the classes")

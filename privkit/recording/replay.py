@@ -25,10 +25,9 @@ Ask = Callable[[Tensor], Tensor]
 
 _DRAWS = 8  # number of outputs over which a random segment is averaged
 _QUIET, _RANGES = 0.9, 2.0
-"""A release is quieter if its variance is below this share of the answers' variance, and this many ranges below their
-least."""
+"""The two limits of `Replay.quieter`: a share of the outputs' variance, and a number of ranges of their distances."""
 _CHANCE = 4.0  # standard errors that are attributed to chance
-_FLOAT = 1e-5  # share of an output's median over the batch that rounding in another order may change
+_FLOAT = 1e-5  # rounding may change an output by this share of the output's median over the batch
 _NUMBERS = 2**21
 """Most numbers in the records that a quick check sends again, and in their releases; one round is always sent."""
 
@@ -41,7 +40,7 @@ class Replay:
     clean: Tensor  # float [N, ...], the mean of the segment's outputs
     spread: float = 0.0  # standard deviation of one output; 0 for a segment without randomness
     draws: int = 1  # number of outputs
-    # mean squares of the release and of every output about the mean of them all; none without randomness
+    # mean squared distances of the release and of each output from the mean of them all; empty without randomness
     apart: tuple[float, ...] = ()
 
     @property
@@ -153,7 +152,7 @@ def _drawn(answer: Callable[[], Tensor], *stream: str | int) -> Tensor:
 
 
 def rounds_to_replay(recording: Recording) -> Sequence[int]:
-    """Numbers of a few rounds for a quick check, evenly spaced, including the last round."""
+    """Indices of a few rounds for a quick check, evenly spaced, including the last round."""
     last = recording.views[-1]
     each = max(len(last.smashed) * last.mixed * prod(recording.domain.shape), last.smashed.numel()) / _NUMBERS
     count = max(1, min(len(recording.views), int(1 / each)))

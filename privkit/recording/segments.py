@@ -34,9 +34,9 @@ def lower_fields(
     """Make the fields of `recording.json` about the lower segment, and a warning if it does not reproduce every round.
 
     The mode is training or evaluation, whichever is closer to the last release; evaluation if there is no round. If
-    noise of this `variance` hides which is closer, training mode is used under two conditions: the segment released in
-    it (`trained`), and records of a batch affect each other in it (as in batch normalization). The segment's file is
-    added to `files`. A program is traced on the records `sample`.
+    noise of this `variance` hides which is closer, training mode is used under two conditions: the segment was in
+    training mode (`trained`), and in this mode records of a batch affect each other (as in batch normalization). The
+    segment's file is added to `files`. A program is traced on the records `sample`.
     """
     kept = segment_fields("lower", module, builder, sample, files)
     if not rounds:
@@ -120,8 +120,8 @@ def _meet(ask: Ask, last: _Sent) -> bool:
 def _distance(ask: Ask, sent: _Sent, variance: float) -> float:
     try:
         found = replay(ask, *sent).distance(variance)
-        return found if found < inf else inf  # NaN and infinity are refused, by round, when the tensors are written
-    except (RuntimeError, ValueError, IndexError, TypeError):  # other records or another form: the audit says so
+        return found if found < inf else inf  # non-finite tensors are refused when they are written
+    except (RuntimeError, ValueError, IndexError, TypeError):  # the audit reports such a misfit
         return inf
 
 

@@ -69,13 +69,15 @@ def write_recording(
         **{name: value for name, value in described.items() if value is not None},
     }
     segments = [fields[part] for part in ("lower", "upper") if isinstance(fields.get(part), dict)]
-    modules = {str(segment.get("builder", "")).partition(":")[0] for segment in segments}  # by this call, not by a file
+    modules = {
+        str(segment.get("builder", "")).partition(":")[0] for segment in segments
+    }  # named by the caller, not by a file
     try:
         for name, data in content.items():
             write_bytes(folder / name, data)
         write_description(folder, fields)
         return read_recording(folder, trust=sorted(filter(None, modules)))
-    except BaseException:  # so that a second try finds the folder as the first one did
+    except BaseException:  # leave the folder as it was, so that the caller can try again
         for name in (*content, FILE):
             (folder / name).unlink(missing_ok=True)
         if new:

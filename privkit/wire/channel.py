@@ -22,12 +22,12 @@ from privkit.training.stacked import Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRounds:
-    """Recorded rounds: the data that were sent, and data that only the trusted side knows."""
+    """Recorded rounds: what the adversary sees, and what only privkit's own accounting and scoring may use."""
 
     views: list[View]  # for the adversary, one for each round, pass after pass
     receipts: list[Receipt]  # for the accountant, one for each view
-    # int64 [P·N·k], for scoring: the k attacked records in each of N released rows; −1 for fewer records. An attack's
-    # guesses are compared with the first pass.
+    # int64 [P·N·k], for scoring: indices of the up to k attacked records in each of N released rows of P passes, filled
+    # with −1. An attack's guesses are compared with the first pass.
     members: Tensor
 
 
@@ -56,7 +56,8 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
 
 
 def black_box_query(edge: Clients) -> Query:
-    """Make a function that sends the adversary's own images, with random labels, to the clients for their release."""
+    """Make the adversary's query: a function that sends its own images, with random labels, through the clients, and
+    returns their release."""
     lowers = CopiesOnce(edge.lowers)
 
     @torch.no_grad()
@@ -139,7 +140,7 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     return QueryResult(view=view, members=members)
 
 
-_TRIALS = 4  # rounds of copies that are computed in full: images may be black in one round, which hides random draws
+_TRIALS = 4  # number of rounds of copies that are also computed in full; black images of one round hide random draws
 
 
 class CopiesOnce:

@@ -32,7 +32,7 @@ from privkit.wire.channel import answer_of, holds_all, record_rounds
 
 _FAKES = 0.1  # share of rounds in which a client with a guard sends wrong labels, as in SplitGuard's evaluation
 HONEST_ROUNDS = 250
-"""Rounds of honest training that are tested for a false alarm, at least up to the detection: 15 CPU seconds."""
+"""Rounds of honest training (15 CPU seconds) that are tested for a false alarm; more if the detection came later."""
 _LOUD = 100.0
 _TRIED = 16
 """Scale, and images per message, of random smashed data on which a defense is tried; large enough to show clipping."""
@@ -79,7 +79,7 @@ class LiveClients:
         weights = [weight for weight in edge.parameters() if weight.requires_grad]
         self._optimizer = optimizer_of(spec.lower, weights)
         self._order: Tensor | None = None
-        # [n·B] or [n·B, L], of the last round's messages, for an honest server beside a U-shape's tails
+        # labels of the last round's messages, [n·B] or [n·B, L]; an honest server (`serve`) needs them in a U-shape
         self.labels: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
@@ -162,7 +162,7 @@ class LiveClients:
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
     """A function by which the server applies the clients' defense to its own smashed data (`ImageObservation.imitate`).
-    The clients' defense and frozen block are public; only the shape of their lower segments is used.
+    The clients' defense and frozen block are public. Of their lower segments, only the shape of the output is used.
 
     The result is None if the defense acts on images before the lower segments, mixes several clients, is applied by the
     server, changes the shape of smashed data, or has no effect on them.
@@ -194,7 +194,8 @@ def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
 
 
 def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:
-    """Train `upper` as an honest server, to compare with a malicious server: the losses until training diverges."""
+    """Train `upper` as an honest server, for comparison with a malicious one; return each round's loss. The list ends
+    early if training diverges."""
     own = [weight for weight in upper.parameters() if weight.requires_grad]
     optimizer = optimizer_of(spec.upper, own) if own else None
     losses: list[float] = []

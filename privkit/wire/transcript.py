@@ -23,7 +23,7 @@ class RecordedRound:
 
     Attributes:
         view: the server's view: releases [M·B, ...], public random numbers, and in `cut_gradient` the gradient that the
-            server sends back (with gradient=average the mean over messages, otherwise of each message's own loss).
+            server sends back: the mean over messages if gradient=average, otherwise of each message's own loss.
         received: the view of each sending client; empty if images are mixed before the lower segments. `smashed` [B,
             ...] is the output of its lower segment before the defense. `cut_gradient` is the gradient that arrives
             there after the defense's backward pass, plus the gradient of the client's penalty, if any; None if lower
@@ -32,8 +32,8 @@ class RecordedRound:
         labels: labels of the round's images, int64 [n·B] or [n·B, L], client after client.
         images: the round's images in the same order, [n·B, ...]; None if they are not kept.
         lower: state dict of the clients' stacked lower segments before the round; None if it is not kept.
-        returned: in a U-shape, the second cut of each client: the server's features as `smashed`, and the gradient that
-            the client sent back. Empty without a U-shape.
+        returned: in a U-shape, the server's view of each client's second cut: its own features as `smashed`, and the
+            gradient that the client sent back. Empty without a U-shape.
     """
 
     view: View
@@ -91,7 +91,7 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """A U-shape's server's view of one client in each kept round, with gradients, at the first or second cut."""
+        """The view that a U-shape's server has of one client in each kept round, at the first or the second cut."""
         if cut == "second":
             return [played.returned[client] for played in self.rounds]
         return [_of_message(played.view, client) for played in self.rounds]

@@ -1,18 +1,18 @@
 """A lower bound on ε of k-of-n rounds whose third record adapts: an attack's exact value, found by a dynamic program.
 
 One round is P = γ·N(x, 1) + (1 − γ)·N(y, 1) against Q = γ·N(x', 1) + (1 − γ)·N(y, 1). The adversary picks (x, x', y),
-pairwise at most μ apart, from what the rounds before showed. A *test* is a pair (c, d): the probabilities, under P and
-under Q, that the adversary says "P". If a strategy has the test (c, d), then δ(ε) ≥ c − e^ε·d for every ε.
+pairwise at most μ apart, after it has seen the earlier rounds. A *test* is a pair (c, d): the probabilities, under P
+and under Q, that the adversary says "P". If a strategy has the test (c, d), then δ(ε) ≥ c − e^ε·d for every ε.
 
-For each node a of a grid of thresholds, the program keeps one test of the rounds still to come, meant for the slope
-e^a. With one round more the adversary picks a triple, sees in which bin i of width h the loss ln(dP/dQ) fell, and goes
-on with the test of the node a − ih:
+For each node a of a grid of thresholds, the program keeps one test of the remaining rounds, meant for the slope e^a.
+With one more round, the adversary picks a triple, sees in which bin i of width h the loss ln(dP/dQ) fell, and continues
+with the test of the node a − ih:
 
     c'(a) = Σ p_i·c(a − ih),    d'(a) = Σ q_i·d(a − ih).
 
-The triple with the largest c' − e^a·d' is kept. So each (c, d) is the test of a strategy that can be played: a coarse
-grid or few triples lose, and never cheat. What remains are rounding, for which `_ROUNDING` per round is taken off, and
-an integral over 401 nodes for triples in a plane, which converges exponentially.
+The triple with the largest c' − e^a·d' is kept. So each (c, d) is the test of a real strategy: a coarse grid or few
+triples make the bound smaller, never invalid. Two errors remain: rounding, for which `_ROUNDING` per round is
+subtracted, and an integral over 401 nodes for triples in a plane, which converges exponentially.
 """
 
 from __future__ import annotations

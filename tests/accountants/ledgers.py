@@ -14,12 +14,12 @@ DELTA = 1e-5
 
 
 def spec(sigma: Any = 8.0, **options: Any) -> SplitMechanism:
-    """Distance 1 under replace-one, so μ = 1/σ."""
+    """A mechanism with sensitivity 1 under replace-one, so μ = 1/σ."""
     return noised(sigma, **options)
 
 
 def drawn(*ratios: tuple[float, ...]) -> SplitMechanism:
-    """A realized sequence of Mixup ratios."""
+    """A mechanism with a realized sequence of Mixup ratios."""
     ratio: Any = RealizedRatios(ratios=ratios)
     return spec(2.0, mixing=Mixup(ratio=ratio), rounds=len(ratios))
 
@@ -41,7 +41,7 @@ KINDS = {
 
 
 def refused(book: Ledger, one: SplitMechanism, rounds: int) -> BudgetSpent | None:
-    """Charge, or say why not."""
+    """Charge a ledger; return the refusal, or None if the charge was accepted."""
     try:
         book.charge(one, rounds=rounds)
     except BudgetSpent as refusal:
@@ -50,7 +50,7 @@ def refused(book: Ledger, one: SplitMechanism, rounds: int) -> BudgetSpent | Non
 
 
 def filled(path: Path, count: int = 4) -> list[bytes]:
-    """A ledger with charges, as its lines."""
+    """Write a ledger with `count` charges; return the lines of its file."""
     with Ledger(path) as book:
         for number in range(count):
             book.charge(spec(8.0 + number % 2), rounds=number + 1, note=f'epoch {number} "ü", "mechanism": {{')

@@ -1,12 +1,12 @@
-"""Small specifications of mixing, and what pairs of data sets really give away: by enumeration and integration.
+"""The true ε of pairs of data sets under small specifications of mixing, by enumeration and integration.
 
-Nothing here comes from the accountants. A specification is JSON, read by this file's own understanding of its words:
+Nothing here uses the accountants. A specification is JSON, which this file interprets by itself:
 
-* In every round, client i sits on seat i. Drawn clients take the k seats uniformly at random, and nobody is told.
-  Seats are places in a mixture or, where some clients of all are drawn, the places of messages without identity.
-* Masks that are not random lie one after the other, in the order of the seats, and are told. Random ones are uniform
-  and secret. Ratios are told unless they say otherwise.
-* Clients that collude tell everything but what the neighbor released, their own noise included.
+* In every round, client i sits on seat i. Sampled clients take the k seats uniformly at random and secretly. Seats are
+  places in a mixture or, if clients are sampled, the places of anonymous messages.
+* Masks that are not random lie one after the other, in the order of the seats, and are public. Random masks are uniform
+  and secret. Ratios are public unless the specification says otherwise.
+* Clients that collude reveal everything except the neighbor's release, also their own noise.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Spec = dict[str, Any]
 Law = tuple[tuple[tuple[float, ...], float], ...]
 """Means and their probabilities."""
 MOST_DIMENSIONS = 3
-"""Dimensions in which densities are integrated."""
+"""Largest number of dimensions in which densities are integrated."""
 _BIN = 0.005
-"""Width of a bin of losses, where rounds are composed."""
+"""Width of a bin of privacy losses when rounds are composed."""
 
 
 # What is drawn -------------------------------------------------------------------------------------------------------
@@ -37,14 +37,14 @@ _BIN = 0.005
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One outcome of all coins of a round.
+    """One outcome of all random choices of a round.
 
     Attributes:
-        chance: its probability.
-        told: what the server knows of it.
+        chance: the probability of this outcome.
+        told: the part of the outcome that the server knows.
         seats: the client on each seat.
-        ratios: of each seat.
-        masks: [k, D], which coordinates are whose.
+        ratios: the mixing ratio of each seat.
+        masks: [k, D], the coordinates that each seat fills.
     """
 
     chance: float
@@ -55,7 +55,7 @@ class Draw:
 
 
 def draws(m: Spec, number: int) -> list[Draw]:
-    """Everything that can be drawn in a round of this number."""
+    """All possible outcomes of round `number`."""
     mixing, taking, dimensions = m["mixing"], m["participation"], m["smashed"]["dimensions"]
     if mixing["kind"] == "hidden_mask":
         kept = list(combinations(range(dimensions), mixing["kept"]))
@@ -78,7 +78,7 @@ def draws(m: Spec, number: int) -> list[Draw]:
 
 
 def _group(mixing: Spec) -> int:
-    """Seats of a message."""
+    """The number of seats in a message."""
     ratio = mixing.get("ratio", {"clients": 1})
     if "clients" in ratio:
         return int(ratio["clients"])
@@ -87,7 +87,7 @@ def _group(mixing: Spec) -> int:
 
 
 def _ratios(mixing: Spec, group: int, number: int) -> Iterator[tuple[tuple[float, ...], float, Any]]:
-    """Ratios of the seats, their probability, and what is told of them."""
+    """Yield ratios of the seats, their probability, and what the server knows of them."""
     ratio = mixing.get("ratio")
     if ratio is None:
         yield (1.0,) * group, 1.0, None

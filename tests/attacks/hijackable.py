@@ -1,4 +1,4 @@
-"""Clients that FSHA can lead, and what is left of their digits."""
+"""Clients whose training the FSHA attack can take over, and the error of its guesses at their digits."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Small(nn.Module):
 
 
 class Clients(OneClient):
-    """One client in training, batches by number of the round; `spoil` is what happens to a release."""
+    """One client in training; the number of a round determines its batch, and `spoil` changes each release."""
 
     def __init__(
         self, case: "Hijack", lower: nn.Module, spoil: Callable[[int, Tensor], Tensor] = lambda done, x: x
@@ -68,13 +68,13 @@ class Hijack:
         self.floor = (self.own.mean(0) - self.victims).square().mean().item()
 
     def client(self, make: Callable[[], nn.Module] = Small, **options: Any) -> Clients:
-        """With the same weights each time."""
+        """Make clients that start from the same weights each time."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
             return Clients(self, make(), **options)
 
     def known(self, clients: Any, **changes: Any) -> ImageObservation:
-        """All that FSHA needs."""
+        """The observation with all inputs that FSHA needs."""
         own = ImageObservation(
             image_shape=(1, 8, 8),
             batch_size=BATCH,
@@ -85,7 +85,7 @@ class Hijack:
         return replace(own, **changes)
 
     def attacked(self, attack: FSHA, clients: Clients, seed: int = 0, session: Any = None, **changes: Any) -> Any:
-        """Run it."""
+        """Run the attack on these clients."""
         views = [replace(view, labels=torch.zeros(50, dtype=torch.int64)) for view in clients.views()]
         return attack.run(replace(self.known(clients, **changes), views=views), Generator().manual_seed(seed), session)
 

@@ -31,10 +31,10 @@ class Broken:
     """A registered attack with a fault in what it reads or in what it returns.
 
     Attributes:
-        attack: the honest one.
-        before: the fault in its observation.
-        after: the fault in its images.
-        as_given: whether the attack stands for itself in its controls.
+        attack: the correct attack.
+        before: function that puts the fault into the observation.
+        after: function that puts the fault into the guessed images.
+        as_given: whether control experiments use the attack itself, not its shorter version for controls.
     """
 
     attack: Any
@@ -47,7 +47,7 @@ class Broken:
 
     @property
     def mounting(self) -> Mounting[Any, Any]:
-        """The honest attack's; the stand-in for controls has the same fault."""
+        """The correct attack's mounting; the shorter attack for controls gets the same fault."""
         honest: Mounting[Any, Any] = self.attack.mounting
         if self.as_given:
             return replace(honest, control=None)
@@ -55,13 +55,13 @@ class Broken:
         return replace(honest, control=lambda steps: replace(self, attack=short(steps)))
 
     def run(self, observation: ImageObservation, generator: Generator, session: Any = None) -> Reconstruction:
-        """With the fault."""
+        """Run the attack with the fault."""
         found = self.attack.run(self.before(observation), generator, session)
         return replace(found, images=self.after(observation, found).contiguous())
 
 
 def in_views(fault: Callable[[View], View]) -> Before:
-    """A fault in the attacked views, and in no answer to a query."""
+    """A fault in the attacked views; answers to queries have none."""
     return lambda seen: replace(seen, views=[fault(view) for view in seen.views])
 
 
@@ -81,7 +81,7 @@ def in_images(fault: Callable[[Tensor], Tensor]) -> After:
 
 
 def _of_other_passes(passes: int) -> Before:
-    """Rows of one pass beside the weights of the next one."""
+    """Combine the rows of one pass with the weights of another pass."""
 
     def fault(seen: ImageObservation) -> ImageObservation:
         rounds = len(seen.views) // passes
@@ -93,12 +93,12 @@ def _of_other_passes(passes: int) -> Before:
 
 
 def _one_pass(passes: int) -> Before:
-    """The first pass in place of all."""
+    """Replace every pass by the first pass."""
     return lambda seen: replace(seen, views=list(seen.views[: len(seen.views) // passes]) * passes)
 
 
 def _other_rows(passes: int) -> Before:
-    """Each pass has the rows of a message turned one further, so that a row is linked with other records."""
+    """Roll the rows of each message by the number of the pass, so that rows are linked with wrong records."""
 
     def fault(seen: ImageObservation) -> ImageObservation:
         rounds = len(seen.views) // passes
@@ -111,7 +111,7 @@ def _other_rows(passes: int) -> Before:
 
 
 def _wrong_members(seen: ImageObservation) -> ImageObservation:
-    """Own releases beside other own images."""
+    """Combine each release of own images with the wrong own images."""
     assert seen.query is not None
     honest = seen.query
 
@@ -130,7 +130,7 @@ def _side(seen: ImageObservation, found: Reconstruction) -> int:
 
 
 def as_released(seen: ImageObservation, found: Reconstruction, times: int) -> Tensor:
-    """Patches moved from their guessed places by the order itself: once is the released order, twice an inverse."""
+    """Move patches from their guessed places by the guessed order: once gives the released order, twice the inverse."""
     assert found.permutation is not None
     side, source = _side(seen, found), found.permutation.source
     cells = patchify(found.images, side)

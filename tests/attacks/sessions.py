@@ -8,11 +8,11 @@ import torch
 
 
 class Killed(Exception):
-    """What a session raises in place of a kill."""
+    """Raised by a session to simulate that the process is killed."""
 
 
 class Session:
-    """Keeps the last state, and dies after so many reports or saves."""
+    """Keeps the last state, and raises `Killed` after a given number of reports or saves."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Images to attack, and queries whose answers show what becomes of one."""
+"""Images to attack, and queries that return the release of each image."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Audits of a few seconds that are run again, and attacks that only a test knows."""
+"""Short audits that can be repeated in one folder, and attacks that are registered for one test only."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.small import SMALL
 
 
 class Notes(Silent):
-    """Progress that remembers."""
+    """Progress that keeps its notes and stages, so that a test can read them."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -34,7 +34,7 @@ def again(folder: Path, **changes: Any) -> tuple[AuditRun, Notes]:
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, attack: type) -> None:
-    """Make an attack known by its name."""
+    """Register an attack under its name during a test."""
     name: str = attack.name  # type: ignore[attr-defined]
 
     def parse_too(kind: str, given: Any) -> Component:

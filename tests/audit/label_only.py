@@ -1,4 +1,4 @@
-"""Clients whose release is the label and nothing else, found by looking the record up among all of the dataset."""
+"""Lower segments that release only the record's label, which they find by the nearest record of the whole dataset."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from privkit.domains.tables.sets import BreastCancer
 
 
 class _Looked(nn.Module):
-    """Records [N, ...] to the one-hot vectors of their labels, [N, classes]."""
+    """Maps records [N, ...] to the one-hot vectors of their labels, [N, classes]."""
 
     dataset: ClassVar[type[DatasetSpec]]
     records: Tensor
@@ -33,13 +33,13 @@ class _Looked(nn.Module):
 
 
 class Digits(_Looked):
-    """Of digits of 8×8 pixels."""
+    """Releases the labels of digits of 8×8 pixels."""
 
     dataset = TinyDigits
 
 
 class Tumors(_Looked):
-    """Of rows of a table."""
+    """Releases the labels of rows of the breast cancer table."""
 
     dataset = BreastCancer
 

@@ -28,7 +28,7 @@ ACROSS = {
     ),
     "rolled in": lambda z: z + z.roll(1, 1),
 }
-"""Maps that carry one record into other rows."""
+"""Maps by which one record affects other rows of its batch."""
 BOUNDS = ("ball", "clamp", "ball of the rounded", "batch ball")
 NOISES = (
     "right",
@@ -44,7 +44,7 @@ NOISES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Own(Defense):
-    """Maps, a bound, and a noise."""
+    """A user's stage: it applies maps, a clip or clamp, and noise, perhaps other ones than its receipt declares."""
 
     name: ClassVar[str] = "own"
     noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
@@ -62,7 +62,7 @@ class Own(Defense):
         return None if self.declared is None else frozenset(self.declared)
 
     def quiet(self, z: Tensor) -> Tensor:
-        """Before the noise."""
+        """The release before the noise is added."""
         for name in self.maps:
             z = (EACH_ROW | ACROSS)[name](z)
         if self.bound == "clamp":
@@ -103,7 +103,7 @@ class Own(Defense):
 
 
 def draw(seed: int) -> Own:
-    """A stage with at most two faults."""
+    """Draw a stage at random, which may be correct or faulty."""
     dice = np.random.default_rng(seed)
 
     def one(among: Any) -> Any:

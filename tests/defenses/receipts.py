@@ -12,7 +12,7 @@ INF = float("inf")
 
 
 def receipt(defense: Defense, tokens: int, dim: int, classes: int = 10, present: Tensor | None = None) -> Any:
-    """Of one call on zeros; mixing defenses get two groups."""
+    """The receipt of one call on zeros; mixing defenses get two groups."""
     outer = (2, defense.group, 1) if defense.group > 1 else (2, 1)
     labels = torch.eye(classes)[torch.zeros(outer, dtype=torch.int64)]
     return defense.apply(torch.zeros(*outer, tokens, dim), labels, generator(), present)[1]

@@ -1,4 +1,4 @@
-"""Recordings whose mechanism is declared: small honest ones, and what a liar would change of them."""
+"""Small recordings with a declared mechanism: correct ones, and helpers to make false declarations."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ HALF = {"builder": "tests.recording.made:Half"}
 MECHANISM = SplitMechanism(
     smashed=Clamp(low=0, high=0.5, dimensions=64), noise=Noise(smashed=SIGMA), lower_model="frozen"
 )
-"""Of images at half their brightness, each released once."""
+"""The mechanism of images at half their brightness, each released once."""
 
 
 class Noisy(nn.Module):
@@ -42,19 +42,19 @@ class First(nn.Module):
 
 
 class Twice(nn.Module):
-    """Categories 0 to 3 of each pixel."""
+    """Maps each pixel to a category from 0 to 3."""
 
     def forward(self, images: Tensor) -> Tensor:
         return (images * 4).floor().clamp(max=3)
 
 
 def drawn(count: int = ROUNDS * ROWS, seed: int = 0) -> Tensor:
-    """Images of 8×8."""
+    """Random images of 8×8 pixels."""
     return torch.rand(count, 1, 8, 8, generator=generator(seed))
 
 
 def noise(*shape: int, law: str = "gaussian", seed: int = 1) -> Tensor:
-    """Of scale 1."""
+    """Noise of scale 1."""
     if law == "gaussian":
         return torch.randn(*shape, generator=generator(seed))
     pair = torch.empty(2, *shape).exponential_(generator=generator(seed))
@@ -71,16 +71,16 @@ def declared(
     also: dict[str, Tensor | None] | None = None,
     **described: Any,
 ) -> Recording:
-    """A recording of rounds of so many rows.
+    """Make a recording of rounds with `rows` released records each.
 
     Args:
-        folder: of the recording.
-        released: of all rounds, one after the other.
+        folder: the recording's folder.
+        released: the releases of all rounds, one after the other.
         truth: true images; image n is on row n unless `also` has `truth.members`.
-        mechanism: that it declares.
-        rows: of a round.
+        mechanism: the declared mechanism.
+        rows: number of released records in a round.
         also: further tensors, None to leave one out.
-        **described: further fields; `lower` is `HALF` unless they have it.
+        **described: further fields of the description; `lower` is `HALF` by default.
     """
     rounds = {f"round_{number}.smashed": part.contiguous() for number, part in enumerate(released.split(rows))}
     plain: dict[str, Tensor | None] = {"round_0.smashed": None, "round_1.smashed": None, "truth.images": truth}
@@ -90,7 +90,7 @@ def declared(
 
 
 def changed(**fields: Any) -> SplitMechanism:
-    """The mechanism with other fields."""
+    """`MECHANISM` with these fields changed."""
     return replace(MECHANISM, **fields)
 
 

@@ -19,14 +19,14 @@ ROWS, ROUNDS, OWN = 20, 2, 200
 
 
 def texts(count: int, seed: int) -> Tensor:
-    """Known words, each with a place that it likes."""
+    """Random texts in the vocabulary, whose words depend on their positions."""
     draws = Generator().manual_seed(seed)
     drawn = torch.randint(0, 15, (count, WORDS.length), generator=draws)
     return 2 + (drawn + 5 * torch.arange(WORDS.length)) % 30
 
 
 def cars(count: int, seed: int) -> Tensor:
-    """Heavy cars are strong and have four wheels."""
+    """Random table rows in which weight determines the number of wheels, and mostly the power."""
     draws = Generator().manual_seed(seed)
     size = torch.rand(count, 1, generator=draws)
     power = (0.8 * size + 0.2 * torch.rand(count, 1, generator=draws)).clamp(0, 1)
@@ -35,7 +35,7 @@ def cars(count: int, seed: int) -> Tensor:
 
 
 class Words(nn.Module):
-    """A token for each word, with its place."""
+    """A lower segment with one token per word: the word's vector plus a vector of its position."""
 
     def __init__(self, words: int = len(WORDS.vocabulary)) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Words(nn.Module):
 
 
 class Fields(nn.Module):
-    """A token for each field: dense ones scale a vector, the others have one of each category."""
+    """A lower segment with one token per field: a scaled vector for numbers, one vector per category for the others."""
 
     def __init__(self, colors: int = 3) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Fields(nn.Module):
 
 
 class Shuffled(nn.Module):
-    """Tokens of each record in an order of its own, drawn anew at each call."""
+    """A lower segment whose tokens are permuted within each record, anew at each call."""
 
     def __init__(self, lower: nn.Module) -> None:
         super().__init__()

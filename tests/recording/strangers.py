@@ -1,4 +1,4 @@
-"""Recordings of a stranger: code that is not theirs to run, what does not belong there, and what becomes of it."""
+"""Recordings by a hostile author: code that must not run, invalid contents, and how privkit refuses them."""
 
 import io
 import os
@@ -52,7 +52,7 @@ LOADERS: list[dict[str, Any]] = [
 
 
 def everything(folder: Path) -> Recording:
-    """Whatever an audit does with a recording before it attacks."""
+    """Do everything that an audit does with a recording before it attacks."""
     recording = read_recording(folder)
     recording.lower()
     recording.upper()
@@ -63,7 +63,7 @@ def everything(folder: Path) -> Recording:
 
 @contextmanager
 def within(seconds: int) -> Iterator[None]:
-    """Fail if the block takes longer."""
+    """Context manager that fails if its block takes longer than `seconds`."""
 
     def late(number: int, frame: object) -> None:
         raise AssertionError(f"not done in {seconds} seconds")
@@ -91,7 +91,7 @@ VALUES: list[Any] = [
         "canary_part:a+none",
     ),
 ]
-"""What a field may hold in place of what belongs there."""
+"""Wrong values with which fields are replaced."""
 
 
 KINDS = [
@@ -108,7 +108,7 @@ KINDS = [
 
 
 def hostile(folder: Path, draws: random.Random) -> None:
-    """A recording with one to three things in it that do not belong there, sealed by its author."""
+    """Write a recording with one to three invalid contents and, mostly, a correct checksum."""
     lower: dict[str, Any] = (
         {"builder": CLIENTS, "options": EXPORTED} if draws.random() < 0.3 else {"program": "lower.pt"}
     )

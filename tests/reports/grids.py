@@ -37,7 +37,7 @@ COSTS = Costs(
 def grid(
     defenses: tuple[str, ...], attacks: tuple[str, ...], seeds: int, *, side: int = 16, channels: int = 1
 ) -> Report:
-    """A report on every defense under every attack with every seed; one further attack a defense answers a question."""
+    """A report on made-up results of every defense, attack and seed; attacks named `canaries` get scores."""
     draws = np.random.default_rng(0)
     rows = [
         _row(defense, attack, seed, number, draws)

@@ -21,8 +21,8 @@ from privkit.wire.transcript import Transcript
 def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
     """Send each of K images with its own label (`coins` true, bool [K]) or another, and record the returned gradients.
 
-    The model is not trained in these rounds, so the result is a lower bound on what a training with as many rounds
-    reveals. Raises `NotApplicable` if the run's labels, server or parts do not allow this.
+    The model is not trained in these rounds, so the result is a lower bound on what a training of the same number of
+    rounds reveals. Raises `NotApplicable` if the run's labels, server or parts do not allow this.
     """
     edge, victims = context.model.edge, context.seed_data.victims
     must_send_labels(context)
@@ -52,7 +52,7 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
 def _returned(
     context: TrainedContext, labels: Tensor, pair: Tensor, times: int, draws: Generator
 ) -> tuple[list[View], Tensor]:
-    """Send K images `times` times (in as many passes) without training, and record the gradients that come back.
+    """Send K images in `times` passes without training, and record the gradients that come back.
 
     `pair`, int64 [2, K], holds the two candidates for the used `labels` [K]. Returns the adversary's view of each pass,
     and the gradients, of F numbers, that are expected for either candidate, [times, 2, K, F].
@@ -67,7 +67,7 @@ def _returned(
     for time in range(times):
         transcript, either = Transcript(), []
         for number, rows in enumerate(rounds):
-            # What the server saw is what it computes its gradients at: with this noise, in this order.
+            # The server computes gradients at the release that it received, so the expected ones use it, too.
             recorded = transcript(edge, upper, victims.x[rows], labels[rows], own, number=number)
             either.append(_either_side(upper, recorded.sent.release.smashed, pair[:, rows], silent, averaged, expected))
         sides.append(torch.cat(either, 1).cpu())

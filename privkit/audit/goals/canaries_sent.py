@@ -43,7 +43,7 @@ class Sending:
     claim: Certificate  # the certificate that such canaries test
     mechanism: SplitMechanism | None  # the claimed mechanism; None without a claim
     shared: str  # why canaries depend on each other; empty if they are independent trials
-    refuted: str = ""  # why the run's certificate is wrong for any scores; empty if it is not
+    refuted: str = ""  # why the run's certificate is wrong, whatever the attack's scores; empty if it is not
 
 
 def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
@@ -64,7 +64,7 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     members, why = sent.members.view(passes, -1), sent.receipts[0].shared
     if not why and context.release_count.lower_model != "frozen":
         why = "the lower segment learns from the canaries"
-    if not why:  # each row must be the same in any other batch, up to far less than a canary and its counterpart differ
+    if not why:  # another batch may change a release by far less than the counterpart does
         together, alone = look(images).double(), _drawn(coins, present, absent).double()
         if not torch.allclose(together, alone, rtol=1e-5, atol=1e-3 * float((present - absent).abs().max())):
             why = _MEET
@@ -150,7 +150,7 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the expected mixture that contains each of K canaries, and without it, in P passes: [P, K, ...] each.
+    """Compute the mixture expected with each of K canaries, and with its counterpart, in P passes: two [P, K, ...].
 
     The other images of a mixture are assumed to be the mean of a canary and its counterpart. `present` and `absent`,
     [K, ...], are the releases of each canary and its counterpart alone. `members`, int64 [P, places in a pass], is the

@@ -159,7 +159,7 @@ class AttackContext:
         return False
 
     def beside_the_release(self) -> str:
-        """A sentence about other data on records that the server received and the attacks do not use; else empty."""
+        """A sentence if the server also received data on records that attacks on the release do not use; else empty."""
         return ""
 
     def keeps_labels(self) -> bool:
@@ -202,7 +202,7 @@ class AttackContext:
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
         """Run the attack's control experiments, in which it must succeed on easy data and fail on noise.
 
-        Results are stored, so `mount`, which runs them, is called once for each attack, shape of a release and `of`.
+        Results are stored: `mount`, which runs the experiments, is called once for each attack, release shape and `of`.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
@@ -272,7 +272,7 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
         rates = {name: replace(rate, method=f"{rate.method}; {_REVERSED}") for name, rate in rates.items()}
     metrics = {"auc": leak.auc, **rates}
     if batches is not None:
-        with suppress(ValueError):  # where no round holds both kinds
+        with suppress(ValueError):  # if no round has both positive and negative examples
             metrics["auc_per_batch"] = per_batch_auc(values, truth, batches.cpu().numpy()).auc
     return metrics
 

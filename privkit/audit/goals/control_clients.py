@@ -30,7 +30,7 @@ from privkit.wire.channel import answer_of, black_box_query, public_block, recor
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
-_INSIDE = 0.99  # share of the way from the mean image to a record at which derivatives are taken, off a clip's limits
+_INSIDE = 0.99  # derivatives are taken at this share of the way from the mean image to a record, inside clip limits
 _WHOLE = 1e-4  # share of a difference's squared norm that a complete projection may miss
 _HALF = 0.5  # a release contains a word if the projection of a 1 at the word's place is above this
 _HALVINGS = 8  # number of scale factors 1, 1/2, 1/4, … that are tried until the defense's bounds change no record
@@ -66,8 +66,8 @@ def _unknown(stage: Defense) -> str:
 
 
 def _within_bounds(defense: Defense, white: Tensor) -> float:
-    """The largest power of 1/2 whose product with a white image passes the defense's clamp or norm bound unchanged,
-    else 1."""
+    """The largest factor of 1, 1/2, 1/4, … such that the defense's clamp or norm bound does not change a white image
+    times this factor; 1 if there is none."""
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
     return next((f for f in factors if torch.equal(defense.public_transform(f * white), f * white)), 1.0)
 
@@ -146,7 +146,7 @@ class HonestClients:
         parts = []
         for number, (given, direction) in enumerate(zip(rounds, wanted.unflatten(0, shape), strict=True)):
             seen = direction
-            for often in dict.fromkeys((1, passes)):  # a pass that contains all of it makes the others superfluous
+            for often in dict.fromkeys((1, passes)):  # if one pass reveals all of it, others add nothing
                 release = partial(self._released, often, len(rounds), derive(seed, number))
                 seen = projected(release, given, direction)
                 if (direction - seen).square().sum() <= _WHOLE * direction.square().sum():

@@ -24,9 +24,9 @@ _GOALS = {goal: f"privkit.audit.goals.{goal}:GOAL" for goal in ("reconstruct", "
 class Timed:
     """The measured seconds of an attack and its control experiments, perhaps in a rehearsal on random records."""
 
-    seconds: float = 0.0  # seconds of the whole attack, on as many records as it was timed on
+    seconds: float = 0.0  # seconds of the whole attack, on the records with which it was timed
     epochs: int = 0  # training epochs in these seconds, to estimate control experiments; 0 without training
-    records: int = 1  # number of private records in the rehearsal, and as many own records of the adversary
+    records: int = 1  # number of private records in the rehearsal, and also of the adversary's own records
     victims: int = 1  # attacked records of the rehearsal
     reason: str = ""  # why nothing was measured, or what the seconds leave out; else empty
     controls: float = 0.0  # additional seconds of control experiments

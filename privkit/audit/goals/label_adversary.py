@@ -1,4 +1,4 @@
-"""What the adversary of a label attack knows: a client, the server of a U-shape, or parties of a vertical split."""
+"""What a label attack observes. Its adversary is a client, a U-shape's server, or some parties of a vertical split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from privkit.wire.transcript import Transcript
 
 Cut = Literal["own", "second", "first"]
 """Where gradients are read: at a client's own segment, or by the server of a U-shape at one of its cuts."""
-_MOST_SCORES = 2**28  # largest number of scores (words times places), a gigabyte; the audit copies them three times
+_MOST_SCORES = 2**28  # largest number of scores, one per word and position: a gigabyte, which the audit copies thrice
 
 
 def observed(
@@ -36,8 +36,8 @@ def observed(
     known: Tensor,
     cut: Cut,
 ) -> LabelObservation:
-    """What one client, or the server of a U-shape, observes; only with the fields that the attack declares. `own` [N]
-    are the labels of the client's records, and `known` the numbers of records whose labels the attack is given."""
+    """What one client, or the server of a U-shape, observes, with only the fields that the attack declares. `own` [N]
+    are the labels of the client's records, and `known` the indices of records whose labels the attack is given."""
     declared, rounds, data = known_to(attack), transcript.rounds, context.seed_data
     clients, same_classes = len(rounds[0].received), context.config.auxiliary in OF_THE_DATASET
     common = LabelObservation(
@@ -120,7 +120,7 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
 
 
 def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
-    """Numbers of the examples whose labels the adversary knows, int64; empty if the attack uses no known labels.
+    """Indices of the examples whose labels the adversary knows, int64; empty if the attack uses no known labels.
 
     They are a few examples of each label in `own` [N]. If the attack asks for none of each label, they are the first
     positive example of each round; `rounds` [N] are the examples' rounds.

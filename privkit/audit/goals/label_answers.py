@@ -21,7 +21,7 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """The AUC at each cut of a U-shape; and at the best cut, the scores of each epoch and their average over epochs.
+    """Return the AUC at each cut of a U-shape and, for the best cut, the scores of each epoch and their average.
 
     The best cut has the largest AUC of the averaged scores. If only one label is scored, scores may have either sign,
     and the AUC farthest from 1/2 counts. `records` holds the ids of each epoch's records; None uses the last epoch
@@ -67,7 +67,7 @@ def _turned(epochs: list[Tensor], records: list[Tensor]) -> list[Tensor]:
     turned = epochs[:1]
     for number in range(1, len(epochs)):
         values, of = epochs[number].double(), records[number]
-        last = [*records[:number], of]  # the mean is asked for the records of this epoch
+        last = [*records[:number], of]  # `_means` returns values for the records of its last epoch
         before = _means([*turned, torch.zeros_like(epochs[number])], last)
         away, ahead = values - values.mean(), before - before.mean()
         alike = float((away * ahead).sum() / (away.norm() * ahead.norm()).clamp_min(1e-300))

@@ -79,7 +79,7 @@ def ask(context: AttackContext) -> Row:
         against = opposed(scores.values.double().cpu().numpy(), positive.cpu().numpy(), rounds.cpu().numpy())
         return _Answered(by_epoch, truth, answers, auc, against)
 
-    # Over all epochs each doubling would repeat the training of the model.
+    # If an attack reads all epochs, each doubling would repeat the training of the model.
     doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
     found, went = escalated(mounted, lambda one: better_than_chance(one.answers), checkpoint, most=doublings)
     by_epoch, truth, answers = found.by_epoch, found.truth, found.answers
@@ -188,7 +188,7 @@ def asked(
     of_epoch: tuple[Tensor, Remembered] | None = None,
     cut: Cut = "own",
 ) -> Asked:
-    """Run a label attack on every client, or on a U-shape's server: the score, label and round of each record.
+    """Run a label attack on every client, or on a U-shape's server; return the score, label and round of each record.
 
     `of_epoch` has the ids of the N records that each client sent in this epoch, [clients, N], and the records with
     known labels since the first epoch; None if only one epoch is attacked.
@@ -210,7 +210,7 @@ def asked(
                 raise NotApplicable(f"no gradient was recorded at the {cut} cut")
         found = attack.run(observation, context.generator(), stage(f"round {first}, client {client}{where}"))
         scores = scores_of(attack, found)
-        # what is known is not asked, nor what nobody else is part of
+        # Known labels are not scored, nor records that are mixed with no other one.
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
         judged, values = scores.examples[asked_for], scores.values[asked_for]
         batch = rounds[judged] * clients + client
@@ -231,7 +231,7 @@ def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None
 
 def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
     """Repeat the training and record the attacked epoch; it is cached for the next attack on this model."""
-    reader = attack.name if is_own_part(attack) else ""  # it may change in place what the next attack reads
+    reader = attack.name if is_own_part(attack) else ""  # may change the transcript in place
     key = (str(context.folder.origin), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)
     if key not in _KEPT:
         steps, epochs = context.steps, context.config.budget.epochs
@@ -275,8 +275,8 @@ def _each_epoch(
 
 
 def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) -> Tensor:
-    """Find a client's records with known labels among the `records` [N] of a later epoch: their places in this order.
-    The first call, with the places `known` in the first epoch, fills `remembered`.
+    """Find a client's records with known labels among the `records` [N] of a later epoch; return their indices.
+    The first call, with the indices `known` in the first epoch, fills `remembered`.
 
     >>> before: Remembered = {}
     >>> sent = torch.tensor([5, 8]), torch.tensor([8, 5])

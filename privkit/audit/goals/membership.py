@@ -27,7 +27,7 @@ from privkit.training.round import answered
 
 
 def ask(context: TrainedContext) -> Row:
-    """Run a membership inference attack on private images that training released and as many test images.
+    """Run a membership inference attack on private images that training released, and equally many test images.
 
     Both go through the model in one random order, so a defense that mixes a batch mixes both kinds.
     """
@@ -71,7 +71,7 @@ def ask(context: TrainedContext) -> Row:
 
 
 def released(context: TrainedContext) -> Tensor:
-    """Numbers of the private images that training released at least once, ascending, int64 on the images' device.
+    """Indices of the private images that training released at least once, ascending, int64 on the images' device.
 
     An image is never released if it is left over at the end of every epoch, or if its client never reaches it.
     """
@@ -104,11 +104,12 @@ def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
 def _fit(context: TrainedContext) -> Fit:
     """Make a function that trains a shadow model on given images and returns its prediction function.
 
-    Other images of the adversary are added up to the real model's number. The function holds no attacked image.
+    The adversary's other images are added until the real model's number of images is reached. The function itself holds
+    no attacked image.
     """
     config, cell, real = context.config, context.cell, context.seed_data
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size
-    others = len(auxiliary) if config.auxiliary == "disjoint" else 0  # else of other classes, or private
+    others = len(auxiliary) if config.auxiliary == "disjoint" else 0  # otherwise they have other classes or are private
     none = real.victims[torch.arange(0)]
     splits = replace(real.splits, private=none, auxiliary=none, test=none, validation=None)
     own = replace(real, victims=none, splits=splits)

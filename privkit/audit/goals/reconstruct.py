@@ -61,13 +61,13 @@ def ask(context: AttackContext) -> Row:
     seats = members >= 0
     victims = seed_data.victims[members[seats]] if len(seed_data.victims) else seed_data.victims
     domain, looks = victims.domain, seed_data.perception
-    rows = members[seats].cpu().numpy()  # in the order of the release, in which guesses come: mixing moves records
+    rows = members[seats].cpu().numpy()  # guesses have the order of the release, and mixing moves records
     guesses = {
         name: {alignment: {metric: values[rows] for metric, values in found.items()} for alignment, found in by.items()}
         for name, by in seed_data.guesses.items()
     }
     floors = dict(seed_data.floors)
-    if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
+    if mounting.start is not None:  # run first: it soon shows whether the attack is possible
         untaught = mounting.start.run(observation_for(context, known_to(mounting.start)), context.generator()).images
         if len(victims):
             guesses[START] = scoring.scored(domain, victims.x, untaught[seats], size, looks, victims.y)
@@ -174,7 +174,7 @@ def _judged(outcome: _Outcome) -> tuple[bool, float]:
 
 
 def must_be_mountable(context: AttackContext) -> None:
-    """Raise `NotApplicable` if no attack, or not this attack, can be run on these records."""
+    """Raise `NotApplicable` if the attack cannot be run on these records."""
     attack = context.attack
     must_read(attack, context.seed_data.splits.domain)
     context.refuse()
@@ -241,7 +241,7 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
     who = f"a client with SplitGuard ({guard.policy}, threshold {guard.threshold:g}, {guard.patience} wrong batches)"
     if guard.noticed is None:
         return f"{who} would not have noticed the hijack in {guard.rounds} rounds"
-    assert isinstance(context, TrainedContext)  # nobody else has clients in training
+    assert isinstance(context, TrainedContext)  # only this context has clients in training
     honest = context.clients()
     _, upper, _ = untrained(context.config, context.cell, context.seed_data)
     rounds = min(guard.rounds, max(HONEST_ROUNDS, guard.noticed + 1))

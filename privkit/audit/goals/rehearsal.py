@@ -32,7 +32,7 @@ _NONE: Any = None
 class Rehearsal(TrainedContext):
     """The context in which a dry run times an attack. It has no run folder and no result row, and trains one epoch."""
 
-    records: RandomPool  # random records with the shape and labels of the dataset's
+    records: RandomPool  # random records and labels, in the form of the dataset
     device: torch.device  # the model's device
 
     @classmethod

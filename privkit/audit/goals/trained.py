@@ -35,7 +35,7 @@ from privkit.training.u_shape import UShaped
 from privkit.wire.channel import black_box_query, holds_all, public_block, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
 
-_HISTORY = 16  # most states of the server's segment that an attack gets, including the trained one
+_HISTORY = 16  # largest number of states of the server's segment that an attack gets, including the trained one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class TrainedContext(AttackContext):
         return steps
 
     def order(self, epoch: int) -> Tensor:
-        """Draw again the private records that an epoch of training sends: their numbers, int64 [steps, clients, B]."""
+        """Draw again the order in which an epoch sends private records: their indices, int64 [steps, clients, B]."""
         shares, protocol = self.seed_data.shares, self.model.edge.protocol
         batch = self.config.training.batch_size * joined_processes()[1]
         rounds = rounds_an_epoch(int(shares.sizes.sum()), protocol.clients, batch)
@@ -67,7 +67,7 @@ class TrainedContext(AttackContext):
         must_send(self)
 
     def checks(self) -> tuple[Check, ...]:
-        """Check a claim that rests on a user's own stage and, if each record has one label, the accuracy."""
+        """Check a claim that rests on a user's own defense stage and, if each record has one label, the accuracy."""
         claim, test, accuracy = declaration_check(self.certificate), self.seed_data.splits.test, self.row.accuracy
         if accuracy is None:
             return claim

@@ -99,7 +99,7 @@ def theorem_3_7_mu(epsilon: float, delta: float) -> float:
     """
     e, z = validate.real("epsilon", epsilon, above=0), float(ndtri(validate.delta(delta)))
     root = sqrt(z * z + 2 * e)
-    return z + root if z > 0 else 2 * e / (root - z)  # the second form does not cancel
+    return z + root if z > 0 else 2 * e / (root - z)  # the second form avoids cancellation
 
 
 def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:

@@ -114,7 +114,7 @@ def best_scales(settings: Settings, scale: float) -> Array:
     for batch in _batches(settings):
         signal = (batch.clean["linear"] ** 2).sum(axis=1)
         weight = (batch.weights**2).sum(axis=(1, 2))
-        best.append(signal / (signal + noise.variance * weight))  # `denoising.best_scale` for all layers at once
+        best.append(signal / (signal + noise.variance * weight))  # `denoising.least_mse_scale` for all layers at once
     return np.concatenate(best)
 
 

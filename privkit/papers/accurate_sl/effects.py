@@ -62,9 +62,9 @@ class _JudgedEffect:
     sound: Interval | None  # the difference without the fault; None below two common seeds
     # the difference without the fault and with the exact derivative of mask or scale; None if it was not run
     exact: Interval | None
-    # "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if this interval holds
-    # 0, but the difference with the fault lies above 0 and is larger, by an interval above 0. "undecided" otherwise;
-    # "not run" below two common seeds.
+    # "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it contains 0, but
+    # two other intervals lie above 0: the difference with the fault, and by how much this difference is larger.
+    # "undecided" otherwise; "not run" below two common seeds.
     verdict: _Verdict
     length: str = ""  # the runs' training steps and the epoch that was kept; "" if the rows do not say
 
@@ -92,9 +92,8 @@ def _toml() -> dict[str, Any]:
 
 
 def bounds_of(experiment: str, defense: str) -> dict[str, float]:
-    """The ε of one release with a defense's noise, at the δ of the paper's Table 11, in two versions.
-    "published_epsilon" is printed in the table, "sound_epsilon" is exact. The result is empty if the table has no row
-    for the experiment."""
+    """The ε of one release with a defense's noise, at the δ of the paper's Table 11: "published_epsilon" as printed
+    there, and "sound_epsilon" exactly. The result is empty if the table has no row for the experiment."""
     for stage in defense.split("+"):
         law, _, options = stage.partition("_noise:")
         given = dict(option.split("=") for option in options.split(",") if option)
@@ -189,7 +188,7 @@ def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffe
             replace(effect_verdict(effect, found[steps, kept]), length=f"{steps} steps, {_KEPT[kept]}" if steps else "")
             for steps, kept in longest_first
         ]
-        most = max(ran, key=lambda one: one.sound.n if one.sound else 0)  # the first of several
+        most = max(ran, key=lambda one: one.sound.n if one.sound else 0)  # the longest on a tie
         return most if most.sound else replace(most, length="")
 
     return tuple(at_its_longest(effect) for effect in effects())

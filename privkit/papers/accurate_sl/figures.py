@@ -57,7 +57,7 @@ def panels(drawn: Sequence[Curves], settings: Settings) -> Figure:
         _draw(axis, curves, settings, letter)
     for line, curves in zip(grid, drawn[::columns], strict=True):
         line[0].set_ylabel(_UNITS[curves.quantity], fontsize=8.5)
-        line[0].set_ylim(bottom=0)  # not before the whole row is drawn: it ends the automatic limits
+        line[0].set_ylim(bottom=0)  # after the whole row is drawn, since this ends automatic limits
     exact = any(curves.quantity == "linear" for curves in drawn)
     key = figure.legend(handles=_key(exact), loc="outside lower center", ncols=5, frameon=False, fontsize=7.5)
     key.set_title(settings.describe(), prop=FontProperties(size=7))

@@ -36,8 +36,8 @@ class PrintedBound:
     @cached_property
     def certificate(self) -> Certificate:
         """The printed ε, as the claim of a certificate for one release of n numbers in [−1, 1]. Its `lower` is the
-        exact ε, and the claim is sound if it is at least this. Its quantity `formula` is the value of the paper's
-        formula at the L2 diameter 2√n: 2c√n/σ with c = √(2·ln(1.25/δ)), or 2√n/b for Laplace noise."""
+        exact ε; the claim is sound if the printed ε is at least the exact one. Its quantity `formula` is the value of
+        the paper's formula at the L2 diameter 2√n: 2c√n/σ with c = √(2·ln(1.25/δ)), or 2√n/b for Laplace noise."""
         n, scale, claim = self.dimensions, self.scale, self.epsilon
         if self.noise == "laplace":
             formula, exact = laplace_epsilon(n, scale, norm="l2") / 2, laplace_epsilon(n, scale, norm="l1")

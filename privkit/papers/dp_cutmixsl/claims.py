@@ -156,8 +156,8 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
             f"it fixes the ratios, but they are drawn from Dir({setting.concentration:g}): the Rényi bound of the "
             "mixture is dominated by ratios near 1"
         )
-    # What a fixed-ratio release really has: shares of the squared diameters, over the variance that is there (λ_max < 1
-    # and k known: the mixed noise is least when the others share the rest evenly).
+    # The true bound for fixed ratios: mixed shares of the squared diameters, divided by the variance of the noise after
+    # mixing. This variance is least if the other clients share the rest evenly.
     noise = ratio**2 + (1 - ratio) ** 2 / (setting.group - 1) if mixes and setting.noise_site == "client" else 1.0
     diameter, kept, held = setting.label_diameter, setting.kept, setting.held
     smashed = held if setting.mechanism == "dp_cutmixsl" else ratio**2 / noise

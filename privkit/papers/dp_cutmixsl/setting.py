@@ -41,7 +41,7 @@ class GroupRelease(Checked):
     mixing_ratio: float | None = None  # largest mixing ratio λ_max in [1/k, 1]; None takes 1/k for every client
     # parameter α_M of the law Dir(α_M) from which the ratios are drawn each time; None if they are fixed
     concentration: Positive | None = None
-    patches: Count | None = None  # number N of patches, of which CutMix keeps ⌈λN⌉; None takes λN as whole
+    patches: Count | None = None  # number N of patches, of which CutMix keeps ⌈λN⌉; None: λN is whole
     noise_site: _NoiseSite  # place of the noise: "mixer" (after mixing, Eqs. 15-16) or "client" (before, Eqs. 5-7)
     # "without_replacement" (k of n clients, drawn secretly and uniformly) or "partition" (round-robin: all clients)
     sampling: _Sampling
@@ -54,7 +54,7 @@ class GroupRelease(Checked):
                 raise ValueError(
                     f"mixing_ratio must be left out for dp_sl, which mixes nothing, got {self.mixing_ratio!r}"
                 )
-            # Ratios add up to 1, so the largest is at least 1/k; one unit of rounding is forgiven.
+            # Ratios add up to 1, so the largest is at least 1/k, up to a rounding error.
             validate.real("mixing_ratio", self.mixing_ratio, least=(1 - 1e-12) / self.group, most=1)
 
     @property

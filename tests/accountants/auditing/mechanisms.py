@@ -29,23 +29,23 @@ BOUNDS: list[Callable[..., EmpiricalBound]] = [many_runs.epsilon_clopper_pearson
 
 
 def randomized_response(epsilon: float) -> Draw:
-    """Tells the coin with probability e^ε/(1+e^ε): (ε, 0), scores tie."""
+    """Reveals the coin with probability e^ε/(1+e^ε), so it is (ε, 0)-DP; many scores are equal."""
     truth = 1 / (1 + np.exp(-epsilon))
     return lambda rng, coins: (coins == (rng.random(coins.size) < truth)).astype(float)
 
 
 def laplace(epsilon: float) -> Draw:
-    """Laplace noise of scale 1/ε on the coin: (ε, 0), and every high threshold reaches it."""
+    """Laplace noise of scale 1/ε on the coin, so it is (ε, 0)-DP; a test at any high threshold reaches this ε."""
     return lambda rng, coins: coins + rng.laplace(scale=1 / epsilon, size=coins.size)
 
 
 def normal(mu: float) -> Draw:
-    """Gaussian noise of scale 1/μ on the coin: (ε, δ) on the exact profile."""
+    """Gaussian noise of scale 1/μ on the coin; (ε, δ) lies on the exact Gaussian profile."""
     return lambda rng, coins: mu * coins + rng.normal(size=coins.size)
 
 
 def name_and_shame(epsilon: float, delta: float) -> Draw:
-    """Tells the coin for sure with probability δ, by randomized response otherwise: (ε, δ)."""
+    """Reveals the coin with probability δ, and answers by randomized response otherwise, so it is (ε, δ)-DP."""
 
     def draw(rng: np.random.Generator, coins: NDArray[np.bool_]) -> Array:
         told = rng.random(coins.size) < delta
@@ -56,13 +56,14 @@ def name_and_shame(epsilon: float, delta: float) -> Draw:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """One mechanism, the most that it loses, and what an accountant is told of it.
+    """One mechanism, its true ε, and its specification for an accountant.
 
     Attributes:
-        draw: log-likelihood ratios of its releases of worst neighbors, or what orders them.
-        delta: at which it is audited.
-        epsilon: its own ε there, by a formula or a sum over a grid that no accountant has a part in.
-        mechanism: that a certificate may claim; None where no specification says it.
+        draw: function that draws scores: log-likelihood ratios of releases of worst neighbors, or numbers in their
+            order.
+        delta: the δ at which the mechanism is audited.
+        epsilon: its true ε at this δ, by a formula or a sum over a grid; no accountant is used.
+        mechanism: its specification; None if the accountants cannot specify it.
     """
 
     draw: Draw
@@ -72,7 +73,7 @@ class Known:
 
     @property
     def certificate(self) -> Certificate:
-        """What is claimed: the accountant's, or the very ε."""
+        """The accountant's certificate; without a specification, a certificate of the true ε."""
         if self.mechanism is None:
             return Certificate(
                 kind="differential_privacy", statement="", epsilon=self.epsilon, delta=self.delta, lower=self.epsilon
@@ -85,12 +86,12 @@ SHARES = np.linspace(0, 1, 101)[1:-1]
 
 
 def largest_epsilon(profile: Callable[[float], float], delta: float) -> float:
-    """Where a decreasing δ(ε) falls to δ."""
+    """The ε at which a decreasing function δ(ε) reaches δ."""
     return float(brentq(lambda epsilon: profile(epsilon) - delta, 0, 60))
 
 
 def on_grid(first: Array, second: Array, delta: float) -> float:
-    """ε of two densities on the grid, in both directions."""
+    """ε at δ of two densities given on `GRID`, the larger of both directions."""
     step = GRID[1] - GRID[0]
 
     def profile(epsilon: float) -> float:
@@ -109,14 +110,14 @@ def of_one(norm_: Any, relation: Any = "replace_one", **options: Any) -> SplitMe
 
 
 def mixed(shift: float, published: bool, delta: float = 1e-5) -> Known:
-    """Two clients mixed by random ratios, Beta(2, 2), beside another client's zero; the server may know the ratios."""
+    """Mixup of a client with another one that sends 0, by random Beta(2, 2) ratios, which may be `published`."""
     law = DirichletRatio(concentration=2, clients=2, published=published)
     mechanism = of_one("l2", noise=Noise(smashed=1 / shift), mixing=Mixup(ratio=law), unit="client")
     weights = 6 * SHARES * (1 - SHARES)
     weights /= weights.sum()
 
     def ratio(x: Array) -> Array:
-        """Log-likelihood of hidden ratios over that of zero."""
+        """Log-likelihood ratio of x: the client's number 1 under hidden ratios, against 0."""
         hidden = [np.log(w) + shift * s * x - (shift * s) ** 2 / 2 for w, s in zip(weights, SHARES, strict=True)]
         return np.asarray(np.logaddexp.reduce(hidden))
 
@@ -155,7 +156,7 @@ def sampled(rate: float, shift: float, delta: float = 1e-5) -> Known:
 
 
 def gaussian(delta: float = 1e-5) -> Known:
-    """Of shift 1."""
+    """The Gaussian mechanism with shift 1 and σ = 1."""
 
     def profile(epsilon: float) -> float:
         return float(norm.cdf(0.5 - epsilon) - np.exp(epsilon) * norm.cdf(-0.5 - epsilon))
@@ -169,7 +170,7 @@ def gaussian(delta: float = 1e-5) -> Known:
 
 
 def laplacian(delta: float = 1e-5) -> Known:
-    """Of ε 2 at δ = 0."""
+    """The Laplace mechanism with ε = 2 at δ = 0."""
     return Known(
         draw=lambda rng, coins: laplace(2.0)(rng, coins) - 0.5,
         delta=delta,
@@ -179,7 +180,7 @@ def laplacian(delta: float = 1e-5) -> Known:
 
 
 def answered(delta: float = 1e-5) -> Known:
-    """Randomized response of ε 2 at δ = 0."""
+    """Randomized response with ε = 2 at δ = 0."""
     told = 1 / (1 + np.exp(-2.0))
     noise = Noise(law="randomized_response", smashed=2 * (1 - told))
     return Known(
@@ -191,7 +192,7 @@ def answered(delta: float = 1e-5) -> Known:
 
 
 def shaming(delta: float = 0.02) -> Known:
-    """Tells all with probability δ, and is randomized response of ε 1 otherwise."""
+    """Reveals everything with probability δ, and is randomized response with ε = 1 otherwise."""
     return Known(
         draw=lambda rng, coins: name_and_shame(1.0, delta)(rng, coins) - 0.5,
         delta=delta,
@@ -214,5 +215,5 @@ MECHANISMS: dict[str, Callable[[], Known]] = {
 
 @cache
 def known(name: str) -> Known:
-    """One of them."""
+    """Compute one of `MECHANISMS` by its name; the result is cached."""
     return MECHANISMS[name]()

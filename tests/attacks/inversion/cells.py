@@ -1,4 +1,4 @@
-"""A lower segment that releases patches, and the white box on it."""
+"""A lower segment that releases patches, and the white-box attack on it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ FLOOR = (AUXILIARY.mean(0) - VICTIMS).square().mean().item()
 
 
 class Cells(nn.Module):
-    """Tokens [N, 16, p²]: the pixels of p×p patches, turned by a fixed matrix. No place is told from another."""
+    """Tokens [N, 16, p²]: the pixels of p×p patches times a fixed orthogonal matrix, the same for every position."""
 
     def __init__(self, patch: int = 2) -> None:
         super().__init__()

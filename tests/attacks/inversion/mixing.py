@@ -1,4 +1,4 @@
-"""Clients whose tokens are mixed, what a server records of their digits, and what it has of its own."""
+"""Clients whose tokens are mixed, the server's record of their digits, and the server's own digits."""
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ def passes(edge: Clients, count: int) -> list[View]:
 
 
 def smashed(edge: Clients) -> Tensor:
-    """What the first round's records release before they are mixed."""
+    """The smashed data of the first round's records before mixing."""
     with torch.no_grad():
         return edge.eval().lowers.copy(0)(VICTIMS.x[: CLIENTS * BATCH])
 

@@ -1,4 +1,4 @@
-"""Digits that cross several times: releases, what an adversary holds, and the error of its guesses."""
+"""Digits that are sent several times: releases, the adversary's knowledge, and the error of its guesses."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +25,7 @@ Release = Callable[[Tensor, Generator], Tensor]
 IMAGES = digits(460).x
 VICTIMS, AUXILIARY = IMAGES[:60], IMAGES[60:]
 FEW = AUXILIARY[:120]
-"""Own images enough for what is the same bit for bit, however well it guesses."""
+"""Fewer own images, for tests that compare results bit for bit and need no good guesses."""
 PLACES, CHANNELS = 4, 32
 EMBEDDING = torch.randn(16, CHANNELS, generator=Generator().manual_seed(5)) / 2
 
@@ -84,7 +84,7 @@ def error(result: Reconstruction) -> float:
 
 @cache
 def reached(attack: Adaptive | BlackBox, release: Release) -> float:
-    """The error of an attack on a release; several tests compare themselves with the same one."""
+    """The error of an attack on a release; cached, since several tests need the same error."""
     return error(run(attack, release))
 
 

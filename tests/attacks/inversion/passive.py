@@ -1,4 +1,4 @@
-"""Digits, trained clients and their servers, for attacks of a passive server that makes no query."""
+"""Digits, trained clients and trained servers, for attacks by a passive server that sends no queries."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -86,7 +86,7 @@ def error(result: Reconstruction) -> float:
 def check_gradients(
     training: SimulatorTraining, losses: Mapping[str, Tensor], before: Mapping[str, nn.Module], rtol: float
 ) -> None:
-    """After a step each part holds the gradient of its own loss at the weights before the step."""
+    """Check that after a step, each part has the gradient of its own loss at the weights before the step."""
     for name, loss in losses.items():
         expected = torch.autograd.grad(loss, list(before[name].parameters()))
         for weight, gradient in zip(training.parts[name].parameters(), expected, strict=True):

@@ -1,4 +1,4 @@
-"""Pictures in pieces, shuffled by their clients."""
+"""Images whose patches are shuffled by the clients, for tests of attacks on the order."""
 
 from dataclasses import replace
 from typing import Any
@@ -38,7 +38,7 @@ class Pixels(torch.nn.Module):
 
 
 def projected(images: Tensor) -> Tensor:
-    """Fewer numbers than pixels: the patch can only be guessed at."""
+    """Tokens of 64 numbers for patches of 192 pixels, so that a patch can only be estimated."""
     return pixels(images) @ WEIGHT
 
 
@@ -50,7 +50,7 @@ class Projected(torch.nn.Module):
 
 
 def shuffled(images: Tensor, draws: Generator, lower: Any = pixels, keep: float = 1.0) -> tuple[Tensor, Tensor]:
-    """One message under patch (keep=1) or batch shuffling, and where its tokens came from."""
+    """One message under patch shuffling (keep=1) or batch shuffling, and the original place of each token."""
     b, kept = len(images), int(keep * T)
     own = torch.rand(b, T, generator=draws).argsort(1) + T * torch.arange(b).unsqueeze(1)
     pool = own[:, kept:].flatten()
@@ -73,7 +73,7 @@ def scene(
 
 
 def several_messages(knowledge: ImageObservation, messages: int) -> ImageObservation:
-    """What is known where a round, and each answer, holds several messages of `BATCH` images."""
+    """The adversary's observation if a round, and each answer to a query, has several messages of `BATCH` images."""
     assert knowledge.query is not None
     ask = knowledge.query
 
@@ -86,13 +86,13 @@ def several_messages(knowledge: ImageObservation, messages: int) -> ImageObserva
 
 
 def clients(lower: torch.nn.Module, defense: Any, number: int = 1) -> Clients:
-    """Clients of these pictures."""
+    """Clients with images of this size."""
     protocol = SplitProtocol(clients=number, lower="own" if number > 1 else "handed_on")
     return Clients.build(lower, defense, Images(shape=(3, 32, 32)), classes=2, seed=0, protocol=protocol).eval()
 
 
 def in_full(edge: Clients) -> Query:
-    """A query whose images all pass the lower segments, copies as well."""
+    """A query in which all images are computed by the lower segments, also copies of one image."""
 
     @torch.no_grad()
     def query(images: Tensor, draws: Generator) -> QueryResult:
@@ -103,14 +103,14 @@ def in_full(edge: Clients) -> Query:
 
 
 def passing(edge: Clients) -> list[int]:
-    """Numbers of images that pass the lower segments from now on, call after call."""
+    """A list that gets the number of images of each later call of the lower segments."""
     passed: list[int] = []
     edge.lowers.register_forward_pre_hook(lambda _, inputs: passed.append(inputs[0].shape[:2].numel()))
     return passed
 
 
 def as_released(truth: Tensor) -> float:
-    """Share of tokens that came in the row of their image: what one sees without an attack."""
+    """Share of tokens that are released in the row of their own image, which is seen without an attack."""
     rows = torch.arange(len(truth)).unsqueeze(1) % BATCH
     return float((truth // T == rows).double().mean())
 
@@ -131,6 +131,6 @@ def score(measure: Any, found: Reconstruction, truth: Tensor) -> float:
 def score_over_seeds(
     measure: Any, attack: Jigsaw, views: list[View], knowledge: ImageObservation, truth: Tensor, seeds: int = 3
 ) -> float:
-    """Ten images are few: networks of other seeds differ by a tenth and more."""
+    """The mean score over several seeds: on ten images, networks of different seeds differ by 0.1 and more."""
     found = [attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)) for seed in range(seeds)]
     return sum(score(measure, one, truth) for one in found) / seeds
