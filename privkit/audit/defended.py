@@ -112,9 +112,8 @@ def defended_model(
         "files": files,
     }
     note()
-    write_record(
-        home / TRAINED, {"model": cell.model_id, **finished}
-    )  # written last, since it marks the model as finished
+    # written last, since this file marks the model as finished
+    write_record(home / TRAINED, {"model": cell.model_id, **finished})
     checkpoint.remove()
     log(f"defended model: trained {config.budget.epochs} epochs")
     return DefendedModel(edge=edge, upper=upper, known=finished)
