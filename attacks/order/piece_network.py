@@ -21,24 +21,24 @@ SHARPNESS = 1.3
 _EMBEDDING = 48
 _BLOCKS = 3
 _JOINT_STEPS = 5  # steps of Sinkhorn's iteration
-# rounds of a message's network, each with one step of Sinkhorn's iteration: more were measured to gain nothing
+# iterations of `MessageNetwork`, each with one step of Sinkhorn's iteration; more gained nothing in measurements
 _ROUNDS = 3
 _IMAGES_A_STEP = 32
 _IMAGES_A_JOINT_STEP = 16  # more and smaller steps learn more in the same time
 _IMAGES_AN_EPOCH = 1_000  # images drawn anew for each epoch; more cost time and gained nothing in measurements
-_TOKENS_OF_MESSAGES = 800  # a step has several messages, if they are small
+_TOKENS_OF_MESSAGES = 800  # largest number of tokens in a step of several messages
 _MESSAGES_AN_IMAGE = 2  # messages per image and epoch: each has a newly drawn shuffle
 _MESSAGE_STEPS = 100  # most message steps of an epoch
 _MEMBER_STEPS = 20  # steps of Sinkhorn's iteration that give each image its number of tokens
 _STARTS = tuple(2.0**-power for power in range(12))  # factors of the linear start, of which the best is taken
-_START_MESSAGES = 4  # messages that choose it
-_CURVED = 0.1  # factor on the drawn nonlinear part, beside a linear start
+_START_MESSAGES = 4  # messages on which this factor is chosen
+_CURVED = 0.1  # factor on the random weights of the nonlinear part, beside a linear start
 _WITHIN = 1e-4  # ridge on the covariance within images, as a share of its mean variance
 _TINY = 1e-12  # least mean variance and least size of weights, for tokens that are all equal
 _LEARNING_RATE = 2e-3
 
 ShownRows = Callable[[Tensor], Tensor]
-"""(rows) -> what these rows of own images show, so that not all must be held at once."""
+"""Function from indices of own images to their features or edge ratios, so that not all must be in memory at once."""
 
 
 class PieceNetwork(nn.Module):
@@ -124,7 +124,7 @@ class MessageNetwork(nn.Module):
         super().__init__()
         self.linear = nn.Linear(features, width)
         self.curved = nn.Sequential(nn.Linear(features, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-        self.signs = nn.Parameter(torch.ones(width))  # what is alike may also repel
+        self.signs = nn.Parameter(torch.ones(width))  # similar tokens may also repel each other
         self.trust = nn.Parameter(torch.ones(_ROUNDS))
 
     def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
