@@ -18,7 +18,7 @@ from privkit.attacks.inversion.simulator_networks import Discriminator
 from privkit.attacks.inversion.simulator_training import AttackData, SimulatorTraining, mk_mmd, short_of_published
 from privkit.constraints import Count, Positive, Probability, Whole
 
-_CONTROL_STEPS = 400  # steps on rounds; without labels the simulator needs more than other attacks
+_CONTROL_STEPS = 400  # training steps in control experiments; without labels, the simulator needs many
 _RATES = {"strong": 1e-3, "released": 1e-4}
 _DISCRIMINATOR_RATES = {"strong": 1e-3, "released": 3e-4}
 _PENALTY = 1_000.0  # weight of the gradient penalty on the release

@@ -205,7 +205,7 @@ def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
 
 
 def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int) -> Places:
-    """Re-assign the pieces in non-adjacent places optimally: in white, then in black chess fields, then in random sets."""
+    """Re-assign the pieces in non-adjacent places optimally: in white, then black chess fields, then random sets."""
     frame, at, m = puzzles.frame, at.copy(), np.arange(len(at))[:, None, None]
     for number in range(rounds):
         draw = np.append(rng.random(frame.places), 2.0)
