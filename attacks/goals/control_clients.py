@@ -48,7 +48,7 @@ class ControlClients(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Defended:
-    """The defense in a control experiment, where an attack must recover records that are sent through this defense."""
+    """The defense in the control experiment in which an attack must recover records sent through this defense."""
 
     name: str
     undone: frozenset[str] = frozenset()  # effects of the defense that an attack must undo; see `Mounting.undoes`
@@ -90,7 +90,7 @@ def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: T
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         at = records.detach().clone().requires_grad_()
         out = release(at)
-        if not out.requires_grad:  # nothing of the records is in it
+        if not out.requires_grad:  # it does not depend on the records
             return torch.zeros_like(direction)
         dual = torch.zeros_like(out, requires_grad=True)
         (pulled,) = torch.autograd.grad(out, at, dual, create_graph=True)
