@@ -14,11 +14,11 @@ from privkit.shared.threat_models import ThreatModel
 
 
 class NotApplicable(Exception):
-    """Raised if the attack cannot be mounted on these recorded messages with this knowledge; the message says why."""
+    """Raised if the attack cannot run on these recorded messages with this knowledge; the error's text says why."""
 
 
 class AttackDiverged(Exception):
-    """Raised if the attack's training ended in NaN or infinity; the message says where."""
+    """Raised if the attack's training ended in NaN or infinity; the error's text says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,8 @@ class QueryResult:
     def row_of_each(self, images: int, asking: str) -> Tensor:
         """For each of N = `images` sent images, the index of its released row, int64 [N].
 
-        Raises `NotApplicable` unless each row belongs to one image and each image has one row; the message names the
-        attack, `asking`.
+        Raises `NotApplicable` if a row belongs to several images, or an image has not exactly one row; the error names
+        the attack, `asking`.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -208,7 +208,7 @@ class Mounting(Generic[Held, Output]):
         labeled: number ≥ 0 of records per label whose label the attack knows. With 0, an attack that uses known labels
             gets one record with the positive label in each round.
         gradients: for an attack on labels, whether it reads the returned gradients, and so needs a lower segment that
-            is trained; other attacks leave it unchanged.
+            is trained; other attacks keep the default.
         architecture_only: whether the attack uses only the architecture of a lower segment, and not the weights.
         short_of_published: why the attack is weaker than published, in a sentence; empty if it is not.
     """
@@ -265,7 +265,7 @@ class Attack(Protocol[Held, Output]):
             The attack's output, in the form of its goal: a `Reconstruction` of the records, or `Scores` of examples.
 
         Raises:
-            NotApplicable: if the attack cannot run on this observation; the message says why.
+            NotApplicable: if the attack cannot run on this observation; the error's text says why.
             AttackDiverged: if the attack's training is not finite; the last good state is kept.
         """
 
