@@ -27,7 +27,7 @@ from privkit.attacks.order.token_reading import (
 )
 from privkit.attacks.patches import Geometry, patchify
 
-_COPIED_IMAGES = 100  # own images that are sent in messages of copies
+_COPIED_IMAGES = 100  # the adversary's images that are sent in messages of copies
 _LEAST_ROUNDS = 40  # least number of query rounds; fewer identify too few patches
 _RIDGE = 1e-4
 _MATCHINGS = 3  # matchings by patches and images' mean patches; 3 more also use the mean of an image's tokens
@@ -89,7 +89,7 @@ def read_approximately(
     asker: Asker,
     images: Tensor,  # [N, C, H, W], the adversary's images; N fills whole rounds
     geometry: Geometry,
-    read: int,  # largest number of own images that are sent in messages of copies
+    read: int,  # largest number of the adversary's images that are sent in messages of copies
     once: Tensor,  # [B, T, D], the tokens that came back for the first B images, which are one round
     again: Tensor,  # [B, T, D], the tokens that came back for the same images in a second round
 ) -> _ApproximateTokens:

@@ -70,7 +70,7 @@ class Puzzles:
         return [np.concatenate([table, np.zeros_like(table[:, :1])], 1) for table in tables]
 
     def only(self, some: NDArray[np.bool_] | Places) -> Puzzles:
-        """The puzzles that `some` selects, a mask or indices."""
+        """The puzzles selected by `some`, a mask or indices."""
         left = Puzzles(unary=self.unary[some], pairs=self.pairs[some], frame=self.frame)
         left.__dict__["sides"] = [table[some] for table in self.sides]  # fills the cached property
         return left
@@ -162,7 +162,7 @@ def fill(puzzles: Puzzles, at: Places) -> Places:
     filled, places = np.nonzero(at >= 0)
     gain.transpose(0, 2, 1)[filled, at[filled, places]] = -np.inf
     gain[filled, places] = -np.inf
-    most, best = gain.max(2), gain.argmax(2)  # [M, S], the best piece of each place, which few steps change
+    most, best = gain.max(2), gain.argmax(2)  # [M, S], each place's best piece and its score
     for _ in range(int((at < 0).sum(1).max(initial=0))):
         place = most.argmax(1)
         open_ = m[np.isfinite(most[m, place])]
@@ -171,7 +171,7 @@ def fill(puzzles: Puzzles, at: Places) -> Places:
         gain.transpose(0, 2, 1)[open_, piece] = -np.inf
         gain[open_, place] = -np.inf
         changed = [np.nonzero(best[open_] == piece[:, None])]
-        for side, opposite in ((0, 1), (1, 0), (2, 3), (3, 2)):  # it is the right neighbor of its left one
+        for side, opposite in ((0, 1), (1, 0), (2, 3), (3, 2)):  # its left neighbor has it on the right
             near = puzzles.frame.neighbors[side, place]
             there = np.flatnonzero(near < s)
             gain[open_[there], near[there]] += puzzles.sides[opposite][open_[there], piece[there]]

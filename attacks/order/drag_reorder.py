@@ -27,7 +27,7 @@ from privkit.constraints import Whole
 from privkit.torch_utils.seeded import seeded
 
 _IMAGES_A_STEP = 32
-_READ = 1_000  # largest number of own images whose tokens are read from messages of copies
+_READ = 1_000  # largest number of the adversary's images whose tokens are read from messages of copies
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # as in the authors' code
 
 

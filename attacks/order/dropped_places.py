@@ -13,15 +13,15 @@ from privkit.attacks.base import NotApplicable, Query, View
 from privkit.attacks.order.followed_tokens import PlaceLaws
 from privkit.attacks.patches import as_tokens
 
-_IMAGES = 500  # largest number of own images whose tokens are collected
+_IMAGES = 500  # largest number of the adversary's images whose tokens are collected
 _RELEASES = 96  # largest number of releases of each image
 _TOKENS = 1_024  # largest number of tokens of all releases of an image: all pairs are compared
 _SAME = 1e-4  # share of the mean squared distance of two tokens; below this distance, they are copies of one token
-_LARGE = 0.9  # this quantile of the numbers of tokens found for each image counts as the number of tokens of an image
+_LARGE = 0.9  # quantile over images of the number of found tokens: it is taken as the number of an image's tokens
 _LEAST = 0.1  # least share of images for which all tokens must be found
 # total number of principal components over all places' distributions, and least number for each place
 _COMPONENTS, _FEWEST = 2_048, 16
-_NEW = 0.5  # largest share of tokens that may have no copy before them
+_NEW = 0.5  # largest share of tokens that may occur for the first time
 _CONTRADICTED = 0.01  # largest share of pairs of tokens that may come in both orders
 
 

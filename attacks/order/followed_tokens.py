@@ -20,7 +20,7 @@ from privkit.attacks.order.token_reading import Asker
 from privkit.attacks.patches import Geometry, patch_tokens
 
 STEPS = 8
-_FOLLOWED = 1_000  # largest number of own images
+_FOLLOWED = 1_000  # largest number of the adversary's images
 _COMPONENTS = 128  # largest number of principal components of tokens
 _SHRUNK = 1e-2  # share of the mean variance that is added to each variance
 _PENALTIES = (1e-3, 1e-1, 10.0)  # penalties on squared coefficients, in units of the mean variance

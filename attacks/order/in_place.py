@@ -22,7 +22,7 @@ _SETTLED = 1e-3  # share of tokens that change places, up to which a fit counts 
 _RIDGE = 1e-2  # penalty of squared coefficients, as a share of the inputs' variance
 _FLOOR = 1e-3  # least variance of an error, as a share of the token's variance: exact maps err by rounding
 _OWN, _NEIGHBORS, _START = 256, 24, 20  # principal components of a patch, of a patch beside it, and in the first map
-_GROUPS_A_COMPONENT = 4  # groups for each component of the first map
+_GROUPS_A_COMPONENT = 4  # groups needed for each component of the first map
 _NUMBERS_AT_ONCE = 2**24  # most numbers of a table of pairs, and of the map's inputs
 
 

@@ -52,13 +52,13 @@ _JOINT: dict[Compatibility, tuple[bool, ...]] = {
     "edges": (),
 }
 """The networks to train: for each, whether it reads all tokens of an image at once."""
-_HELD_OUT = 0.1  # share of own images that are held out, on which "auto" chooses a network
-QUICK_KICKS = 10  # kicks of the search in trials on own images and in controls
+_HELD_OUT = 0.1  # share of the adversary's images that are held out, on which "auto" chooses a network
+QUICK_KICKS = 10  # kicks of the search in trials on the adversary's images and in controls
 _TRIED = 0.2  # share of own released rows on which a solver is compared with leaving all tokens where they are
-_HIDDEN = 0.05  # error of patches decoded token by token, in their variance, above which a joint decoder is tried
+_HIDDEN = 0.05  # error of decoding token by token, as a share of patches' variance, above which joint decoding is tried
 _STAGES = ("places", "joint", "members")  # networks in the order of their training
-_READ_IN_CONTROLS = 500  # own images whose tokens are read in control experiments, where tokens reveal their patches
-_READ_AT_START = 100  # own images whose tokens are read by the untrained attack
+_READ_IN_CONTROLS = 500  # most of the adversary's images that are queried in controls, where tokens reveal their patches
+_READ_AT_START = 100  # most of the adversary's images that the untrained attack queries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +76,9 @@ class Jigsaw(ReconstructingAttack):
     Attributes:
         pairs: how tokens are compared. "learned": border pixels of the decoded patches, and a network on each token.
             "joint": the same, but a transformer over all tokens of an image predicts places; it needs a thousand images
-            or more. "auto": both are learned; of the two and their mean, the one that reconstructs held-out images best
-            is used; if a shuffle moves tokens between images, it is "learned". "edges": border pixels alone, the
-            classical solver.
+            or more. "auto": both are trained, and of the two and their mean, the one that reconstructs held-out images
+            best is used; if a shuffle moves tokens between images, "auto" is "learned". "edges": border pixels alone,
+            the classical solver.
         keep: share in [0, 1] of tokens that certainly stay in their image's row; 1 if images are not mixed. None
             estimates it from query answers, and takes 1 without queries.
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; if there are more than 1,000, each epoch

@@ -44,7 +44,7 @@ ShownRows = Callable[[Tensor], Tensor]
 class PieceNetwork(nn.Module):
     """A network for the puzzle of shuffled tokens: it scores tokens for places, and pairs of tokens as neighbors.
 
-    Places are scored for each token separately, so that tokens of other images in a row do no harm, or jointly
+    Places are scored for each token separately, which works with tokens of other images in a row, or jointly
     (`JointPlaces`).
     """
 
@@ -60,8 +60,8 @@ class PieceNetwork(nn.Module):
         self.mix = nn.Parameter(torch.tensor([1.0, SHARPNESS]))
 
     def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """Score pieces [M, T, F] for places, logits [M, T, P], and as pairs of neighbors, [M, 2, T, T], with
-        `edge_ratios`.
+        """Score pieces [M, T, F] for places, logits [M, T, P], and pairs of pieces as neighbors, [M, 2, T, T]. `edges`
+        are their `edge_ratios`.
         """
         sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, _EMBEDDING))
         first, second = sides[:, :, 0::2].transpose(1, 2), sides[:, :, 1::2].transpose(1, 2)
@@ -212,7 +212,7 @@ class PieceTraining(Learner):
         network: nn.Module,  # the network, trained in place
         # gives an epoch's losses, one per step, each computed when the step before is done
         losses: Callable[[], Iterator[Tensor]],
-        steps: int,  # an epoch
+        steps: int,  # steps per epoch
         epochs: int,  # epochs of the whole training, which set the schedule
         draws: Generator,  # generator for `losses`; its state is part of the training's state
         *,
@@ -319,7 +319,7 @@ def message_steps(count: int, batch: int) -> int:
 
 
 def message_loss(chances: Tensor, images: Tensor) -> Tensor:
-    """Cross-entropy (scalar) of tokens' images int64 [..., K], in R iterations' log-probabilities [R, ..., K, B]."""
+    """The loss, a scalar: cross-entropy of K tokens' images [..., K], by log-probabilities [R, ..., K, B]."""
     return -chances.gather(-1, images.expand(chances.shape[:-1]).unsqueeze(-1)).mean()
 
 

@@ -28,11 +28,11 @@ _LEAST_SPREAD = 1e-3  # share of the largest standard deviation of a channel; ch
 _DIRECTIONS = 4  # directions in which two groups of tokens are compared
 _MATCHING_ROUNDS = 6  # rounds of alternating assignment; the share of kept tokens settles after three or four
 _RIDGE = 1e-6
-_ROWS_A_COMPONENT = 12  # rows per component: few rows show a patch's coarse content, not its texture
+_ROWS_A_COMPONENT = 12  # rows per principal component: few rows suffice for a patch's coarse content, not its texture
 _LEAST_ODDS = -60.0
 _SINKHORN_ROUNDS = 3
 _FITTED_TOKENS = 4_000  # number of tokens that the rounds use; the last assignment covers all tokens
-FITTED_NUMBERS = 4_000_000  # inputs in float64; bounds memory, changes no result
+FITTED_NUMBERS = 4_000_000  # most numbers in float64 at once; bounds memory, changes no result
 _LEAST_SURE = 0.02  # least share of all patches with a unique match
 _SURE = 0.99  # share of a patch's odds on one token above which the match counts as unique
 
@@ -57,7 +57,7 @@ class Asker:
         draws: Generator,  # source of the clients' random draws
         geometry: Geometry,  # how patches lie over the image
         rules: QueryRules,  # the threat model's rules; if they forbid copies, the patches of a copy are moved
-        asked: int = 0,  # rounds that the attack sent before
+        asked: int = 0,  # query rounds that the attack has sent before
         memory: Memory | None = None,  # results of earlier attacks that may be reused
     ) -> None:
         self._query, self.whole, self._draws, self._geometry = query, whole, draws, geometry
@@ -99,7 +99,7 @@ class Asker:
             )
 
     def images(self, images: Tensor, rounds: int | None = None) -> Tensor:
-        """Query the tokens [N, T, D] of as many images as fit into `rounds` rounds; the last round is filled up."""
+        """Query the tokens [N, T, D] of the images that fit into `rounds` rounds; the last round is filled up."""
         images = images if rounds is None else images[: rounds * self.whole]
         if not len(images):
             return images.new_empty(0, self._geometry.tokens, self._geometry.token_dim)
