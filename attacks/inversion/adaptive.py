@@ -82,7 +82,7 @@ class Adaptive(ReconstructingAttack):
             images by more than 5 %; None trains in one learning-rate cycle.
         augment: changes of the adversary's images in training: "none", "crop" (random shifts) or "crop_flip" (also
             horizontal flips).
-        align: whether "average" matches tokens first; None decides by a trial on the adversary's images.
+        align: whether "average" matches tokens with their copies; None decides by a trial on the adversary's images.
         read: largest number ≥ 0 of the adversary's images whose tokens are read by queries; None for all. If a shuffle
             mixes the images of a message, this takes at least one message for each image.
 
@@ -302,7 +302,7 @@ class SimulatedPasses:
         return unpatchify(self.own.patches, self.geometry.patch, self.geometry.image_shape)
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Simulate the combined release of images, [N, T, D + 1]; the last channel is the token's share of passes."""
+        """Simulate the combined release of images, [N, T, D + 1]; the last channel: share of passes with the token."""
         rows, _ = self.released(found_among(self.images, images), draws)
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 

@@ -24,7 +24,7 @@ HOME = 2.0  # nats in favor of a token's own row, as if batch shuffling of ten i
 RESTART_NOISE = 0.25
 _EDGE = 0.02  # start's least distance from 0 and 1, where a sigmoid's gradient vanishes
 _SHRINKAGE = 0.1  # share of the pooled covariance in each place's covariance, since a corner may always be black
-_PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
+_PLACE_CHANNELS = 32  # principal components in which the places' Gaussians are fitted
 PLACE_NUMBERS = 2**24  # most numbers at a time, 64 MiB in float32; it changes no result
 
 

@@ -167,8 +167,8 @@ class Unmixed:
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
         """Mix smashed data [N, ...] like the recorded rounds, add the same noise, and solve for each record, [N, ...].
 
-        Decoders are trained on the result, and simulators are compared by it, because it has the same errors as the
-        attacked records' solutions: positions that the passes leave undetermined stay undetermined. It is
+        Decoders are trained on the result, and simulators are judged by it, because it has the same errors as the
+        attacked records' solutions: positions that the passes do not determine stay undetermined. The result is
         differentiable. An incomplete round repeats some records.
         """
         whole = len(self.rows) // len(self.rounds)

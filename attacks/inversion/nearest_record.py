@@ -66,7 +66,7 @@ class NearestRecord(ReconstructingAttack):
         releases, kept = _mean_releases(query, own, batch, self.repeats, draws)
         rounds = [averaged(same) for same in by_round(views, self.passes)]
         seen, known = (torch.cat(parts) for parts in zip(*map(_unmasked, rounds), strict=True))
-        if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # a token of each place
+        if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # one token per place
             if any(observation.columns):  # a category of one column is not a value of another
                 sides = [part.unbind(1) for part in (seen, known, releases, kept)]
                 columns = zip(own.unbind(1), *sides, strict=True)

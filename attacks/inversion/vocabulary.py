@@ -147,7 +147,7 @@ class Vocabulary(ReconstructingAttack):
         stayed = float((places == torch.arange(places.shape[1], device=device)).float().mean())
         in_place = self.source == "query" and stayed > _IN_PLACE  # the lower segment alone says nothing of a shuffle
         if not in_place:
-            written = len(own) // batch * batch  # drawn words say nothing of places
+            written = len(own) // batch * batch  # random words say nothing about places
             with seeded(device, module):
                 # Without an embedding of places, the network cannot read them off the order of the tokens.
                 blocks = encoder(self.width)

@@ -67,7 +67,7 @@ class WhiteBox(ReconstructingAttack):
     Attributes:
         recipe: default values of the options that are None: "strong", or "released" with the authors' values (mid-grey
             start, constant rate of 1e-3 on [-1, 1], no bounds, no priors, one guessed order).
-        epochs: number ≥ 0 of epochs of a hundred steps; 0 returns the start. 4 in "strong", 5,000 in "released".
+        epochs: number ≥ 0 of epochs of a hundred steps; 0 returns the start. None: 4 in "strong", 5,000 in "released".
         start: the images before the first step: "learned" (ridge regression of the adversary's images on their
             releases, in "strong"), "mean" (the adversary's mean image), "grey" (0.5, in "released") or "zero" (black).
             If the adversary has no images, "learned" and "mean" become "grey"; if the order is unknown or images are

@@ -16,7 +16,7 @@ from privkit.torch_utils.out_of_memory import in_chunks
 
 _DRAWN = 8  # occurrences of each word in drawn texts, since real texts hold most words once or twice
 _ROUNDS = 3  # rounds of fitting words and places in turn
-_QUIET = 4  # noise is measured in one of this number of directions (1/4), those in which known tokens vary least
+_QUIET = 4  # noise is measured in a quarter of the directions: those in which known tokens vary least
 _LEAST_SCATTER = 1e-4
 """Added to the scatter about the means, as a share of the tokens' variance: without context, tokens do not scatter."""
 _TABLE = 2**24  # most distances in memory

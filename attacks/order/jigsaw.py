@@ -57,7 +57,7 @@ QUICK_KICKS = 10  # kicks of the search in trials on the adversary's images and 
 _TRIED = 0.2  # share of own released rows on which a solver is compared with leaving all tokens where they are
 _HIDDEN = 0.05  # error of decoding token by token, as a share of patches' variance, above which joint decoding is tried
 _STAGES = ("places", "joint", "members")  # networks in the order of their training
-_READ_IN_CONTROLS = 500  # most of the adversary's images that are queried in controls, where tokens reveal their patches
+_READ_IN_CONTROLS = 500  # most of the adversary's images to query in controls, where tokens reveal their patches
 _READ_AT_START = 100  # most of the adversary's images that the untrained attack queries
 
 

@@ -103,7 +103,7 @@ class CellDecoder(Decoder):
         return guess
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """Return the training error times the number of table entries, twice, in place of `Decoder.error_sums`."""
+        """Return two equal sums, as `Decoder.error_sums`: the training error times the number of table entries."""
         error = self.objective(release, truth).item() * truth.numel()
         return error, error
 
