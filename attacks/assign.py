@@ -50,7 +50,7 @@ def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
 def rescale_(weights: Tensor, steps: int) -> Tensor:
     """Rescale weights [..., n, n] ≥ 0 in place until they are nearly doubly stochastic; rows then sum to exactly one.
 
-    This is `sinkhorn` without logarithms, for very large matrices. In each row some weight must not underflow to 0.
+    This is `sinkhorn` without logarithms, for very large matrices. Each row needs a weight that does not underflow.
     """
     for _ in range(steps):
         weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)

@@ -81,8 +81,8 @@ class QueryResult:
     def row_of_each(self, images: int, asking: str) -> Tensor:
         """For each of N = `images` sent images, the index of its released row, int64 [N].
 
-        Raises `NotApplicable` if a row belongs to several images, or an image has not exactly one row; the error names
-        the attack, `asking`.
+        Raises `NotApplicable` if a row belongs to several images, or if an image has no row or several rows; the error
+        names the attack, `asking`.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -100,14 +100,14 @@ Query = Callable[[Tensor, Generator], QueryResult]  # images [N, C, H, W] of one
 
 
 class TrainingClients(Protocol):
-    """The clients in training, as a malicious server uses them: it answers their releases with any gradient."""
+    """The clients in training, as a malicious server uses them: the server answers their releases with any gradient."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """Run one training round: clients send private images with labels, and learn from the gradient that `answer`
         computes from the server's view of the round. The gradient has the shape of the view's `smashed`."""
 
     def views(self) -> list[View]:
-        """Let the clients, in their present state, send the attacked images as many times as in the recording."""
+        """Let the clients, in their present state, send the attacked images, as often as in the recording."""
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizers and random states, from which a killed attack can be resumed."""
@@ -148,7 +148,7 @@ class Scores:
 
 
 class Session(Protocol):
-    """Object to which a long attack reports its progress and saves its state, to be resumed after a kill."""
+    """Object to which a long attack reports its progress and saves its state, so that it can resume after a kill."""
 
     def load(self) -> dict[str, Any] | None:
         """State of the last `save`, or None on a fresh start."""

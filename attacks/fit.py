@@ -25,7 +25,7 @@ class Training(Protocol):
     def epoch(self, number: int) -> float:
         """Train one epoch and return the objective after it (on held-out data if there are any); lower is better.
 
-        Random numbers follow from the 0-based epoch or the saved state. It may raise `AttackDiverged`.
+        Random numbers depend only on the 0-based epoch or the saved state. It may raise `AttackDiverged`.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _load(part: Any, state: Any) -> None:
 class Learner(Resumable):
     """A network, trained in place, with an optimizer and a learning-rate schedule that advances at each step.
 
-    `cycle` makes the schedule of one cycle from a number of steps; the first cycle has `steps`.
+    `cycle` maps a number of steps to the schedule of one cycle; the first cycle has `steps` steps.
     """
 
     def __init__(

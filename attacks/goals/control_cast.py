@@ -45,8 +45,8 @@ class Cast:
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:
-        """Divide the auxiliary records into attacked records and the adversary's own. `shorter` multiplies the training
-        steps. Raises `NotApplicable` if there are too few records, or no recorded round."""
+        """Divide the auxiliary records into attacked records and the adversary's own. `shorter` divides the attack's
+        training steps. Raises `NotApplicable` if there are too few records, or no recorded round."""
         if observation.auxiliary is None or not observation.views:
             raise NotApplicable("controls need auxiliary records, and a view that gives the noise its shape")
         auxiliary, batch_size = observation.auxiliary, observation.batch_size

@@ -83,7 +83,8 @@ def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: T
     """Project a change of the records onto the directions that change the release (to first order).
 
     These directions are the row space of the release's derivative at `records` [N, ...]. The rest of the change leaves
-    every number of the release as it is, even if all random numbers are fixed. So the projected error judges a guess.
+    every number of the release as it is, even if all random numbers are fixed. So guesses are judged by their projected
+    errors.
 
     Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).
     """

@@ -199,7 +199,7 @@ class _Search(Resumable):
         return int((self._left() <= self._means.least).sum())
 
     def hedged(self) -> Tensor:
-        """The guess, int64 [N, T], in which masked words that explain little become the commonest word at their place."""
+        """The guess, int64 [N, T]; the commonest word at its place replaces a masked word that explains little."""
         found, left = self.guess.clone(), self._left()
         for place, common in enumerate(self._means.common if self._effects is not None else ()):
             other = self.guess.clone()

@@ -15,7 +15,7 @@ from privkit.shared.array import Array
 from privkit.shared.interval import Interval, clopper_pearson
 
 _Direction = Literal["higher", "lower", "none"]
-_SURE = 3.5  # deviations of a batch's area from 1/2
+_SURE = 3.5  # standard deviations from 1/2 beyond which a batch's area surely shows a leak
 _DISJOINT = "Clopper–Pearson of disjoint pairs, since all scores lie on one side"
 
 
