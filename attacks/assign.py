@@ -12,7 +12,7 @@ _SLACK_STEPS = 3
 
 def distances(tokens: Tensor, targets: Tensor) -> Tensor:
     """Squared distances [..., n, m] of vectors [..., n, d] and [..., m, d], computed by matrix products in float32."""
-    with torch.autocast(tokens.device.type, enabled=False):  # a difference of large numbers
+    with torch.autocast(tokens.device.type, enabled=False):  # differences of large numbers need float32
         tokens, targets = tokens.float(), targets.float()
         ones, others = tokens.square().sum(-1).unsqueeze(-1), targets.square().sum(-1).unsqueeze(-2)
         table = tokens @ targets.transpose(-1, -2)  # in place from here on: there may be 10,000 of each
@@ -50,7 +50,7 @@ def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
 def rescale_(weights: Tensor, steps: int) -> Tensor:
     """Rescale weights [..., n, n] ≥ 0 in place until they are nearly doubly stochastic; rows then sum to exactly one.
 
-    This is `sinkhorn` without logarithms, for very large matrices. In each row some weight must not underflow to 0.
+    This is `sinkhorn` without logarithms, for very large matrices. Each row needs a weight that does not underflow.
     """
     for _ in range(steps):
         weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)
@@ -89,7 +89,7 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
     """
     from scipy.optimize import linear_sum_assignment  # imported here, since most attacks need no assignment
 
-    # one exact solve a group, once in many steps: batched auction solvers were not needed
+    # each group is solved exactly, once in many steps: batched approximate solvers were not needed
     return np.stack([linear_sum_assignment(table)[1] for table in costs]).astype(np.int64)
 
 

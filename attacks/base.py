@@ -14,11 +14,11 @@ from privkit.shared.threat_models import ThreatModel
 
 
 class NotApplicable(Exception):
-    """Raised if the attack cannot be mounted on these recorded messages with this knowledge; the message says why."""
+    """Raised if the attack cannot run on these recorded messages with this knowledge; the error's text says why."""
 
 
 class AttackDiverged(Exception):
-    """Raised if the attack's training ended in NaN or infinity; the message says where."""
+    """Raised if the attack's training ended in NaN or infinity; the error's text says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +81,8 @@ class QueryResult:
     def row_of_each(self, images: int, asking: str) -> Tensor:
         """For each of N = `images` sent images, the index of its released row, int64 [N].
 
-        Raises `NotApplicable` unless each row belongs to one image and each image has one row; the message names the
-        attack, `asking`.
+        Raises `NotApplicable` if a row belongs to several images, or if an image has no row or several rows; the error
+        names the attack, `asking`.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -100,14 +100,14 @@ Query = Callable[[Tensor, Generator], QueryResult]  # images [N, C, H, W] of one
 
 
 class TrainingClients(Protocol):
-    """The clients in training, as a malicious server uses them: it answers their releases with any gradient."""
+    """The clients in training, as a malicious server uses them: the server answers their releases with any gradient."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """Run one training round: clients send private images with labels, and learn from the gradient that `answer`
         computes from the server's view of the round. The gradient has the shape of the view's `smashed`."""
 
     def views(self) -> list[View]:
-        """Let the clients, in their present state, send the attacked images as many times as in the recording."""
+        """Let the clients, in their present state, send the attacked images, as often as in the recording."""
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizers and random states, from which a killed attack can be resumed."""
@@ -148,7 +148,7 @@ class Scores:
 
 
 class Session(Protocol):
-    """Object to which a long attack reports its progress and saves its state, to be resumed after a kill."""
+    """Object to which a long attack reports its progress and saves its state, so that it can resume after a kill."""
 
     def load(self) -> dict[str, Any] | None:
         """State of the last `save`, or None on a fresh start."""
@@ -208,7 +208,7 @@ class Mounting(Generic[Held, Output]):
         labeled: number ≥ 0 of records per label whose label the attack knows. With 0, an attack that uses known labels
             gets one record with the positive label in each round.
         gradients: for an attack on labels, whether it reads the returned gradients, and so needs a lower segment that
-            is trained; other attacks leave it unchanged.
+            is trained; other attacks keep the default.
         architecture_only: whether the attack uses only the architecture of a lower segment, and not the weights.
         short_of_published: why the attack is weaker than published, in a sentence; empty if it is not.
     """
@@ -265,7 +265,7 @@ class Attack(Protocol[Held, Output]):
             The attack's output, in the form of its goal: a `Reconstruction` of the records, or `Scores` of examples.
 
         Raises:
-            NotApplicable: if the attack cannot run on this observation; the message says why.
+            NotApplicable: if the attack cannot run on this observation; the error's text says why.
             AttackDiverged: if the attack's training is not finite; the last good state is kept.
         """
 

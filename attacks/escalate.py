@@ -19,8 +19,8 @@ _ERRORS = "errors"
 class Escalation:
     """The outcome of doubling a failed attack's work, again and again: its errors, and the reason for the end."""
 
-    # "won"; "stopped": two doublings did not lower the error; "limit": no further doubling is allowed; "untrained": it
-    # trains nothing; "failed": a doubling failed, and the result before it counts; "on": more work follows
+    # "won"; "stopped": two doublings did not lower the error; "limit": no further doubling is allowed; "untrained": the
+    # attack has no training; "failed": a doubling failed, and the result before it counts; "on": more work follows
     ended: _Ended
     errors: tuple[float, ...]  # the attack's error ≥ 0 at its budget and after each doubling
     epochs: int  # number of trained epochs, over all networks

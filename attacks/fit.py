@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from privkit.attacks.base import AttackDiverged, NoSession, Session
 from privkit.torch_utils.flushed import flushed
 
-JUDGED_FROM = 4  # smallest number of epochs for which half of a training is informative
+JUDGED_FROM = 4  # least number of epochs whose two halves are compared to judge convergence
 
 
 class Training(Protocol):
@@ -25,7 +25,7 @@ class Training(Protocol):
     def epoch(self, number: int) -> float:
         """Train one epoch and return the objective after it (on held-out data if there are any); lower is better.
 
-        Random numbers follow from the 0-based epoch or the saved state. It may raise `AttackDiverged`.
+        Random numbers depend only on the 0-based epoch or the saved state. It may raise `AttackDiverged`.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def fit(
     objective: str = "the objective",
     keep_best: bool = False,
 ) -> tuple[float, ...]:
-    """Train epoch by epoch from the session's saved state, save after each epoch, and return the objective after each.
+    """Train epoch by epoch from the session's saved state, and save after each epoch. Returns each epoch's objective.
 
     After `epochs` epochs (including those done before a kill), their number is doubled as long as `Session.goes_on` is
     true. Each doubling is a new cycle of the learning rate; a cycle that ends with a larger objective is undone.
@@ -163,7 +163,7 @@ def fit_doubling(
 class Stage:
     """The session of one stage of an attack, whose state lies under the key `slot` in the attack's state.
 
-    It reports the whole attack's progress: the stage begins after `before` of `total` epochs (None if last).
+    It reports the whole attack's progress: the stage begins after `before` of `total` epochs (None for the last stage).
     """
 
     def __init__(
@@ -239,7 +239,7 @@ def _load(part: Any, state: Any) -> None:
 class Learner(Resumable):
     """A network, trained in place, with an optimizer and a learning-rate schedule that advances at each step.
 
-    `cycle` makes the schedule of one cycle from a number of steps; the first cycle has `steps`.
+    `cycle` maps a number of steps to the schedule of one cycle; the first cycle has `steps` steps.
     """
 
     def __init__(

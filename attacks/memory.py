@@ -90,7 +90,7 @@ class Memory:
 
 
 def tensor_digest(*given: Any) -> str:
-    """SHA-256 digest, hexadecimal, of tensors' type, shape and content, generators' states, others' `repr`."""
+    """Hexadecimal SHA-256 of tensors' type, shape and content, generators' states, and the `repr` of other objects."""
     found = hashlib.sha256()
     for part in given:
         tensor = part.get_state() if isinstance(part, Generator) else part

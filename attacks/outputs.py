@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BadOutput(Exception):
-    """Raised if an attack's output does not suit its goal; the message says what to return."""
+    """Raised if an attack's output does not suit its goal; the error's text says what to return."""
 
 
 def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ...]) -> Reconstruction:

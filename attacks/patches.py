@@ -32,7 +32,8 @@ class Geometry:
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> Geometry:
         """Read the layout from a release [N, T, D] or [N, D, h, w] and from the images' shape (C, H, W).
 
-        One more leading token counts as a class token. Raises `NotApplicable` without a grid of square patches.
+        With one token more than a square number, the first is a class token. Raises `NotApplicable` if patches are not
+        square.
         """
         _, h, w = image_shape
         front = class_tokens(release)

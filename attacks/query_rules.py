@@ -28,4 +28,4 @@ class Counted(Protocol):
     rounds: int  # number of rounds sent so far
 
 
-ANY_QUERIES = QueryRules()  # as many rounds as an attack likes, copies allowed
+ANY_QUERIES = QueryRules()  # any number of rounds, copies allowed

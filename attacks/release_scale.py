@@ -9,9 +9,9 @@ from torch import Tensor
 
 _SMALL, _LARGE = 1 / 8, 8.0
 """Range of a release's standard deviation in which decoders read it unscaled."""
-_SHRINKAGE = 1e-3  # share of the mean variance that is added to each channel's
+_SHRINKAGE = 1e-3  # share of the mean variance that is added to each channel's variance
 _USUAL, _ZERO = 1e-12, 1e-30
-"""Smallest standard deviation of a usual release; and the one assumed for zeros, whose inverse is still a float32."""
+"""Lower limit of variances for a usual release; and the limit for zeros, whose inverse is still a float32."""
 
 
 def least_variance(release: Tensor) -> float:
@@ -30,8 +30,8 @@ def least_variance(release: Tensor) -> float:
 
 
 def mean_and_scale(numbers: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Compute mean and standard deviation along an axis, float32; the latter is enlarged for a nearly constant
-    channel."""
+    """Compute mean and standard deviation along an axis, float32. The deviation of a nearly constant channel is
+    enlarged."""
     variance = numbers.var(dim, correction=0)
     scale = (variance + _SHRINKAGE * variance.mean() + least_variance(numbers)).sqrt()
     return numbers.mean(dim).float(), scale.float()

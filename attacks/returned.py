@@ -11,15 +11,15 @@ from torch.func import functional_call, grad, vmap
 
 from privkit.attacks.base import NotApplicable, View
 
-_AT_ONCE = 256  # examples whose weight gradients are held at once
+_AT_ONCE = 256  # examples whose weight gradients are computed at once
 
 
 def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
     """Collect the cut-layer gradients of all views in one matrix, float [N, F]; views without gradients are left out.
 
-    Also returns two int64 [N]: the 0-based number of each gradient's view in `views`, and the index of its released
-    row, counted through all views, also those without gradients. Raises `NotApplicable` if no view holds a gradient, or
-    if the gradients differ in size.
+    Also returns two tensors, int64 [N]: the 0-based number of each gradient's view in `views`, and the index of its
+    released row, counted through all views, also those without gradients. Raises `NotApplicable` if no view holds a
+    gradient, or if the gradients differ in size.
     """
     starts = torch.tensor([0, *(len(view.smashed) for view in views)]).cumsum(0).tolist()
     parts, rounds, examples = [], [], []

@@ -19,7 +19,7 @@ from privkit.attacks.base import AnyAttack, known_to
 from privkit.attacks.goals.goal import goal_of
 
 _FACTOR = 10.0
-"""A positive number without an upper end is searched from its default divided by this to its default times this."""
+"""A positive number without an upper limit is searched from its default divided by this to its default times this."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Choice:
 def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
     """The values that tuning tries: option name -> a range or a list of values; empty if there is nothing to tune.
 
-    Words and booleans are tried one by one, numbers between their two limits. A positive number without an upper limit
+    Strings and booleans are tried one by one, numbers between their limits. A positive number without an upper limit
     is searched within a factor of 10 of its default. Whole numbers keep their value, because they set the attack's work
     or size, unless they are annotated with `Search`. Options annotated with `Untuned` keep their value, and so do
     options that the user changed. Values with which the attack needs more knowledge or more passes are left out.

@@ -9,8 +9,8 @@ from torch import Tensor
 from privkit.attacks.base import Scores
 
 CONTROL_STEPS = 100  # training steps of an attack in its controls, if it names no other number
-_PLANTED_AUC = 0.9
-_NOISE_AUC = 0.1  # controls of scores: at least this area on a planted leak, and at most this far from 1/2 on noise
+_PLANTED_AUC = 0.9  # least AUC on a planted leak
+_NOISE_AUC = 0.1  # largest distance of the AUC from 1/2 on noise
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,8 @@ from privkit.shared.seeds import derive
 CONTROL_IMAGES = 1_000  # largest number of auxiliary records that take part
 _PLAYED = 100  # largest number of attacked records, unless a round has more
 _OF_VECTORS, _LONGER = 8, 4
-"""Side in pixels of images that are sent as vectors, and factor on the training steps: a decoder must learn the
-places."""
+"""Side in pixels of images that are sent as vectors, and factor on the training steps with vectors, since a decoder
+must learn the places."""
 _PROBE_SCALE = 6.0  # factor on logits that least squares put near 0 and 1, since a trained server is more certain
 
 
@@ -45,8 +45,8 @@ class Cast:
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:
-        """Divide the auxiliary records into attacked records and the adversary's own. `shorter` multiplies the training
-        steps. Raises `NotApplicable` if there are too few records, or no recorded round."""
+        """Divide the auxiliary records into attacked records and the adversary's own. `shorter` divides the attack's
+        training steps. Raises `NotApplicable` if there are too few records, or no recorded round."""
         if observation.auxiliary is None or not observation.views:
             raise NotApplicable("controls need auxiliary records, and a view that gives the noise its shape")
         auxiliary, batch_size = observation.auxiliary, observation.batch_size
@@ -167,7 +167,7 @@ class Cast:
 
 
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
-    """Return the attack's version for controls, which has few training steps; the attack itself if it has none.
+    """Return the attack's version for controls, which has few training steps; without one, return the attack itself.
 
     The number of steps in an epoch is computed from the number `own` of the adversary's records, without a held-out
     tenth (at least one batch), and multiplied by `shorter`.
@@ -199,7 +199,7 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
 
 
 def played_by(records: int, batch_size: int) -> int:
-    """Number of auxiliary records that act as attacked ones: at most a quarter, and a multiple of `batch_size`.
+    """Number of auxiliary records that act as attacked records: at most a quarter, and a multiple of `batch_size`.
 
     >>> played_by(1_000, 50), played_by(200, 50)
     (100, 50)

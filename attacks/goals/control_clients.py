@@ -48,7 +48,7 @@ class ControlClients(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Defended:
-    """The defense in a control experiment, where an attack must recover records that are sent through this defense."""
+    """The defense in the control experiment in which an attack must recover records sent through this defense."""
 
     name: str
     undone: frozenset[str] = frozenset()  # effects of the defense that an attack must undo; see `Mounting.undoes`
@@ -83,14 +83,15 @@ def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: T
     """Project a change of the records onto the directions that change the release (to first order).
 
     These directions are the row space of the release's derivative at `records` [N, ...]. The rest of the change leaves
-    every number of the release as it is, even if all random numbers are fixed. So the projected error judges a guess.
+    every number of the release as it is, even if all random numbers are fixed. So guesses are judged by their projected
+    errors.
 
     Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).
     """
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         at = records.detach().clone().requires_grad_()
         out = release(at)
-        if not out.requires_grad:  # nothing of the records is in it
+        if not out.requires_grad:  # it does not depend on the records
             return torch.zeros_like(direction)
         dual = torch.zeros_like(out, requires_grad=True)
         (pulled,) = torch.autograd.grad(out, at, dual, create_graph=True)

@@ -11,7 +11,7 @@ from privkit.attacks.base import NotApplicable
 from privkit.attacks.patches import Geometry, patchify
 
 _CODE = 8  # numbers of the vector that stands for a cell of a table
-_MARK = 32  # numbers of each mark of a token; with 8, a jigsaw of a hundred steps did not find whose a token is
+_MARK = 32  # numbers of each mark of a token; with 8, `jigsaw` did not find a token's record in a hundred steps
 
 
 def identity_lower(

@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 _CONTROL_ROUNDS, _CONTROL_ROWS = 8, 100
 _APART = 2.0  # standard deviations between the labels' means, in each of 16 coordinates
 
-_MOST = 1_000_000_000  # most epochs, as many as a budget allows
+_MOST = 1_000_000_000  # most epochs, the largest number that a budget allows
 
 Epoch = Annotated[int, Ge(-_MOST), Le(_MOST)] | Literal["pooled", "every"]
 """Which epochs are scored: a number is one epoch, counted from 0, or from the end (-1 is the last)."""

@@ -14,7 +14,7 @@ from privkit.attacks.goals.goal import Goal
 from privkit.attacks.outputs import scores_of
 
 _CONTROL_CANDIDATES, _CONTROL_CLASSES = 400, 4
-_EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the distance of an image to itself above 0
+_EXACT = "donot_use_mm_for_euclid_dist"  # with matrix products, an image's distance to itself may be rounded above 0
 
 Predict = Callable[[Tensor], Tensor]  # images [N, C, H, W] in, logits [N, L] out
 

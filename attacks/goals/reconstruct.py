@@ -212,7 +212,7 @@ def observe(
     Use it to run an attack directly, without `run_audit`.
 
     Args:
-        lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], one by one.
+        lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], row by row.
         images: the private images, [N, C, H, W] in [0, 1]; N is a multiple of `batch_size`.
         batch_size: images per round.
         auxiliary: the adversary's images; given these, the adversary can also query `lower`.

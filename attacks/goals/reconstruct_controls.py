@@ -19,19 +19,19 @@ from privkit.shared.seeds import derive
 
 _WON, _WON_IN_ORDER, _WON_IN_PART, _WHOLE = 0.5, 0.75, 0.9, 0.9
 """The positive control passes if the attack's MSE is at most this share of the mean image's MSE. The second share holds
-if the defense moves tokens, since a short training misplaces some (a jigsaw reached .59 behind batch shuffling at one
-of three seeds; unordered tokens are worse than the mean image). The third holds if the release contains less than 90 %
-of the differences between images, since a short training reads releases with gaps badly."""
-_NOTHING = 1e-6  # share of the differences between records in a release about which the control can say nothing
+if the defense moves tokens, since after a short training an attack misplaces some (`jigsaw` reached .59 under batch
+shuffling at one of three seeds; unordered tokens are worse than the mean image). The third holds if the release
+contains less than 90 % of the differences between images, since a short training is not enough for such releases."""
+_NOTHING = 1e-6  # least share of the differences between records that a release must contain for a control
 _NOTICED, _FAR = 1.02, 0.5
 """If the public weights of mixed records are swapped, the MSE must rise by the first factor, since an attack that
 ignores the weights keeps its MSE. Below the second factor times the largest MSE that passes, this is not required."""
 SHORTER = 5  # factor by which the noise control has fewer steps: a leak outside the release needs no training
 _NOISE_SLACK, _SURE, _OTHERS, _FEWEST = 0.03, 0.99, 10, 5
-"""The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are
-closer to their own records than to others, by an interval of this confidence over the records. The mean alone decides
-nothing: another constant may be better, and few records are closer to some guess by chance. Below the last number of
-records an interval shows nothing, and the error alone decides."""
+"""The noise control fails if the attack's error is more than the first number, as a share, below the mean record's
+error, and its guesses are closer to their own records than to up to ten others, by a 99 % interval over the records. A
+small error alone is no proof: another constant may beat the mean record, and chance matters among few records. With
+fewer than five records, an interval is useless, and the error alone decides."""
 
 
 def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> tuple[Control, ...]:

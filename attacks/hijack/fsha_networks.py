@@ -39,8 +39,8 @@ def hijacking_networks(
     The weights are drawn from torch's global generator. One image's release has the shape (C, H, W), (T, D) for tokens
     of patches, or (D,); raises `NotApplicable` if T is not a square number. The first convolution has `width` channels
     (64 in the authors' code), later ones up to four times as many. The encoder's last activation is `end` (linear in
-    the authors' code). The discriminator reads `classes` labels and has `blocks` residual blocks; for vectors, half as
-    many linear ones.
+    the authors' code). The discriminator reads `classes` labels and has `blocks` residual blocks; for vectors, half of
+    this number, with linear layers.
 
     Source: Pasquini et al. 2021, the authors' networks by split level: linear strided convolutions, transposed
     convolutions that end in tanh, and a discriminator of six residual blocks without normalization. The sizes of image

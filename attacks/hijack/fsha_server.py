@@ -27,8 +27,8 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The settings of `FSHA`, with the recipe's values for None; if `end` is None, the first release's range
-    decides."""
+    """The settings of `FSHA`, in which the recipe's values replace None. If `end` is None, the range of the first
+    release decides."""
 
     penalty: PenaltyNorm
     penalty_weight: float
@@ -114,7 +114,7 @@ class Server(Resumable):
                 own = pilot(images)
                 made = self._sent(own, draws) if view.mixed == 1 else self._mixed(own, view, draws)
             fake = made.detach()
-            # one pass and one backward give the discriminator's gradient and, with its sign turned, the clients'
+            # one backward pass gives the discriminator's gradient and, with the opposite sign, that of the clients
             scores = discriminator(torch.cat([real, fake]), None if labels is None else labels.repeat(2))
             wanted = scores[count:].mean() - scores[:count].mean()
             points = between(real.detach(), fake, draws)

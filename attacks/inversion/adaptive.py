@@ -45,9 +45,9 @@ Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_rel
 _TRIED = 8  # messages of the adversary's images from which the distance between copies of a token is estimated
 _SCALED = ("mae", "set", "message")  # decoders whose default width would grow with the combined channels
 _RIDGE = 1e-4
-# least explained share of the variance of mean patches: it was .93 or more for right tokens, .35 for a spectral shuffle
+# least explained share of the variance of mean patches: .93 or more with right patches, .35 for a spectral shuffle
 _SHOWN = 0.8
-_KNOWN = 1_000  # most of the adversary's images that show which patch belongs to a token
+_KNOWN = 1_000  # most of the adversary's images from which the decoder's first map is fitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,23 +55,23 @@ class Adaptive(ReconstructingAttack):
     """Combine several releases of the same images, and decode them with a decoder trained on combined releases.
 
     A pass is one sending of all images. The lower segment (the clients' part of the network) is the same in all passes,
-    and the defense draws fresh random numbers in each. A message holds several rows, i.e. the released data of one
-    image each. The decoder is trained on the adversary's images, which are sent and combined in the same way as the
-    attacked images ("victims"). We assume that the server knows which rows of different passes hold the same image and,
-    for "intersect", that these rows are in the same messages. So the result is an upper bound for an adversary who must
-    link the rows first.
+    and the defense draws fresh random numbers in each. A message is a batch of images sent at once, with one released
+    row for each image. The decoder is trained on the adversary's images, which are sent and combined in the same way as
+    the attacked images ("victims"). We assume that the server knows which rows of different passes hold the same image
+    and, for "intersect", that these rows are in the same messages. So the attack is at least as strong as that of an
+    adversary who must link the rows first.
 
     If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
     (`own_tokens`). Then it shuffles these tokens itself instead of sending messages, and the decoder starts with the
-    map from tokens to patches. If tokens cannot be read, messages are sent anew in each epoch. The result's note names
-    the way that was taken.
+    map from tokens to patches. If tokens cannot be read, the adversary sends its messages anew in each epoch. The
+    result's note says which of the two was done.
 
     Attributes:
         passes: number R ≥ 2 of passes; the recorded rounds come pass after pass.
         combine: how to combine passes. "average": the mean, in which noise shrinks by √R; tokens without a fixed
-            position are first matched with their copies. "concatenate": on the channel axis, as in the paper. "pool":
-            the T tokens of a row that recur most, each averaged over its copies. "intersect": like "pool", but all rows
-            of a message compete for the message's tokens. "as_released": see below. "auto": "average" if the
+            position are first matched with their copies. "concatenate": joined on the channel axis, as in the paper.
+            "pool": the T tokens of a row that recur most, each averaged over its copies. "intersect": like "pool", but
+            all rows of a message compete for the message's tokens. "as_released": see below. "auto": "average" if the
             adversary's images return with their tokens in position or with public masks; otherwise "pool" if rows
             contain the same tokens in each pass, or if a message is too large for "intersect"; otherwise "intersect".
         decoder: network that maps combined releases to images, a name as in `BlackBox`. None means "set" if tokens are
@@ -82,9 +82,9 @@ class Adaptive(ReconstructingAttack):
             images by more than 5 %; None trains in one learning-rate cycle.
         augment: changes of the adversary's images in training: "none", "crop" (random shifts) or "crop_flip" (also
             horizontal flips).
-        align: whether "average" matches tokens first; None decides by a trial on the adversary's images.
-        read: largest number ≥ 0 of the adversary's images whose tokens are read; None for all. If a shuffle mixes the
-            images of a message, reading takes at least one message for each image.
+        align: whether "average" matches tokens with their copies; None decides by a trial on the adversary's images.
+        read: largest number ≥ 0 of the adversary's images whose tokens are read by queries; None for all. If a shuffle
+            mixes the images of a message, this takes at least one message for each image.
 
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
     all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, both for
@@ -228,7 +228,7 @@ class Adaptive(ReconstructingAttack):
             combine = "average" if places or self.align else "pool" if pools else "intersect"
         return _Plan(
             combine=combine,
-            copies=copy_distance(first, second) if rows else copies,  # more groups to learn it from
+            copies=copy_distance(first, second) if rows else copies,  # more groups for the estimate
             places=places and combine == "average",
             simulable=not stay and (combine == "intersect" or (combine == "pool" and rows)),
         )
@@ -295,14 +295,14 @@ class SimulatedPasses:
     passes: int  # number of passes, ≥ 1
     size: int  # number B of rows in a message
     copies: float  # mean squared distance > 0 between two noisy copies of one token
-    pool: bool  # whether each row keeps its tokens, so that one pass holds all of them; if not, passes are intersected
+    pool: bool  # whether each row keeps its tokens, so that one pass has all of them; if not, passes are intersected
 
     @cached_property
     def images(self) -> Tensor:
         return unpatchify(self.own.patches, self.geometry.patch, self.geometry.image_shape)
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Simulate the combined release of images, [N, T, D + 1]; last channel: share of passes that held the token."""
+        """Simulate the combined release of images, [N, T, D + 1]; the last channel: share of passes with the token."""
         rows, _ = self.released(found_among(self.images, images), draws)
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 
@@ -380,8 +380,8 @@ def _read(
 def _explained_variance(own: OwnTokens) -> float:
     """Return the share ≤ 1 of the variance of images' mean patches that a linear map from tokens to patches explains.
 
-    A small share shows that tokens were assigned to wrong patches. The map is fitted to tokens and their supposed
-    patches in half of the images. It is tested by the mean patch of each other image, which does not depend on the
+    A small share indicates that tokens were assigned to wrong patches. The map is fitted to the tokens of half of the
+    images and their supposed patches. It is tested on the mean patch of each other image, which does not depend on the
     order of tokens.
     """
     half = len(own.tokens) // 2

@@ -34,13 +34,13 @@ _Augment = Literal["none", "crop", "crop_flip"]
 _WARMUP_STEPS = 40
 _EXPLODED = 100.0  # mean squared error of a decoder's output, for images in [0, 1], above which training diverged
 _STEP_ROWS = 64
-"""Most rows in a training step, if the decoder reads each row by itself: many clients make large rounds."""
+"""Most rows in a training step, if the decoder reads each row alone: a round of many clients is split into steps."""
 COMPILE_DECODER_FROM_STEPS = 2_000  # least steps at which torch.compile saves time
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlackBox(ReconstructingAttack):
-    """Train a decoder network on the adversary's images and the defended clients' releases of them, and decode with it.
+    """Train a decoder network on releases of the adversary's images, then decode the attacked release with it.
 
     The adversary gets these releases (smashed data) by queries: it sends its own images, here called auxiliary, through
     the clients, who apply their defense.
@@ -49,7 +49,7 @@ class BlackBox(ReconstructingAttack):
         decoder: "mae" (the MAE decoder; with a mask token for each patch if tokens were dropped or merged), "released"
             (the variant in the authors' repository), "set" (ignores the order of an image's tokens), "message" (ignores
             the order of all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix". None means "mae"
-            for tokens, and "autoencoder" for feature maps and vectors.
+            for tokens, "autoencoder" for feature maps and vectors.
         epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained decoder). None leaves it to an audit's
             budget; `run` needs a number.
         doublings: largest number of times that the epochs are doubled, as long as a doubling lowers the held-out error
@@ -67,7 +67,7 @@ class BlackBox(ReconstructingAttack):
     Table rows have their own decoder (`CellDecoder`): leave `decoder` and `augment` at their defaults.
 
     A tenth of the auxiliary images, but at least one message, is held out. The result's `curve` is the MSE on the
-    held-out images (for table rows, the training objective on held-out rows); it does not use the attacked images.
+    held-out images, or for table rows the training objective on held-out rows. It does not use the attacked images.
 
     Source: Yao et al., patch shuffling, Eq. 3 and §V-B.1; AdamW (.9, .95), 40 warm-up steps and the cosine as in the
     authors' repository.
@@ -168,7 +168,7 @@ def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) -> Tensor:
-    """Query the clients' releases of the adversary's records, a row for each; an incomplete message is left out."""
+    """Query the clients' releases of the adversary's records, one row per record; an incomplete message is left out."""
     whole = len(own) // observation.batch_size * observation.batch_size
     answers = [given(observation.query)(rows, draws) for rows in own[:whole].split(observation.batch_size)]
     return torch.cat([per_member(answer.view) for answer in answers])

@@ -1,4 +1,4 @@
-"""How an audit runs attacks whose number of epochs may come from its budget (their `Mounting`)."""
+"""How an audit runs attacks whose number of epochs may come from the audit's budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **
     """Build the `Mounting` of an attack, i.e. the conditions under which an audit runs it.
 
     If the attack's `epochs` is None, it takes `share` times the audit's epochs. In control experiments (tests of the
-    attack), it trains about `steps` steps, with further fields set to `in_controls`.
+    attack), it trains for about `steps` steps, with the attack's fields in `in_controls` changed.
     """
     return Mounting(
         budget_share=share if attack.epochs is None else 0.0,

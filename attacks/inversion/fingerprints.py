@@ -33,7 +33,7 @@ _FEWEST = 50  # least number of complete token sets of each client
 _COMPONENTS = 128  # most components of tokens
 _SHRUNK = 1e-6  # share of the mean variance that is added to each; small, since small variances distinguish places
 _TRIED = 2  # rounds of the adversary's images that are attacked as a test
-_TOLD = 0.5  # least share of clients of tokens that must be found, from 0 (chance) to 1 (all)
+_TOLD = 0.5  # least share of tokens whose client must be found, on a scale from 0 (chance) to 1 (all)
 _NOBODY = 1e9  # cost of assigning a token to an empty seat
 _NUMBERS_AT_ONCE = 2**24
 
@@ -44,13 +44,12 @@ class Fingerprints(ReconstructingAttack):
 
     A token is a released vector that stands for one patch of an image. A released row may mix the tokens of k images.
 
-    The adversary sends its own images many times. Tokens of one image that appear again in several mixtures with the
-    same client form an unordered set; maps from the image's content to its tokens (`TokenMaps`) give their places.
-    These maps then locate the tokens in all released rows of the adversary's images, which gives a distribution of
-    tokens for each client and place. By these distributions, each token of an attacked row gets its most likely client
-    and place. A regression for each client guesses images from these tokens, as in `SeenTokens`. The attacked images
-    need to be sent only once. If clients share a lower segment, their tokens have no marks, and the attack is not
-    applicable.
+    The adversary sends its own images many times. The tokens that recur whenever the same client sends an image form
+    the image's unordered set; maps from the image's content to its tokens (`TokenMaps`) give their places. These maps
+    then locate the tokens in all released rows of the adversary's images, which gives a distribution of tokens for each
+    client and place. By these distributions, each token of an attacked row gets its most likely client and place. A
+    regression for each client guesses images from these tokens, as in `SeenTokens`. The attacked images need to be sent
+    only once. If clients share a lower segment, their tokens have no marks, and the attack is not applicable.
 
     Attributes:
         images: largest number ≥ 1 of the adversary's images that are sent.
@@ -61,9 +60,9 @@ class Fingerprints(ReconstructingAttack):
             inputs are each token's largest principal components.
 
     Raises:
-        NotApplicable: by `run`, if releases are not a grid of tokens, it is unknown which clients a row mixes, the
-            adversary's images fill fewer than five rounds, tokens change from one sending to the next, a client has
-            fewer than 50 complete token sets, or clients cannot be distinguished.
+        NotApplicable: by `run`, if releases are not a grid of tokens, if it is unknown which clients a row mixes, if
+            the adversary's images fill fewer than five rounds, if tokens change when an image is sent again, if a
+            client has fewer than 50 complete token sets, or if clients cannot be distinguished.
 
     The result's `curve` is one number, the MSE on two rounds of the adversary's images that are attacked as a test.
 
@@ -175,7 +174,7 @@ class _Rows:
         return self._assigned(lambda client, row, seat: clients[client].law.costs(self.tokens[row]))
 
     def _assigned(self, costs: Callable[[int, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Assign tokens to places one to one, at the least total cost; each place costs as for the cheapest image."""
+        """Assign tokens to places one to one, at the least total cost; a place has the cost of its cheapest image."""
         (count, mixed), length = self.clients.shape, self.tokens.shape[1]
         seats, places = [], []
         for part in torch.arange(count, device=self.tokens.device).split(
@@ -274,7 +273,7 @@ class _Wire:
         return [(tokens[at], image[at]) for at in each], float(torch.cat(kept).mean()) > KEEPS_ALL
 
     def _among_others(self, part: Tensor) -> tuple[View, Tensor]:
-        """Send images in a random order at each client, so that each is mixed with other images than before.
+        """Send images in a random order at each client, so that each image is mixed with new images.
 
         Returns the view, and for each released row the mixed images, as indices into `part`; −1 for an empty place.
         """

@@ -20,7 +20,7 @@ def victims(views: Sequence[View]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class MidGrey(ReconstructingAttack):
-    """Guess 0.5 for every pixel: a guess that uses no data, and the start of many white-box attacks.
+    """Guess 0.5 for every pixel: a guess that uses no data, and the initial image of many white-box attacks.
 
     Source: privkit's own; several published white-box MSEs are worse (docs/explanation/decisions.md, "Floors").
     """

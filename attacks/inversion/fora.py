@@ -18,7 +18,7 @@ from privkit.attacks.inversion.simulator_networks import Discriminator
 from privkit.attacks.inversion.simulator_training import AttackData, SimulatorTraining, mk_mmd, short_of_published
 from privkit.constraints import Count, Positive, Probability, Whole
 
-_CONTROL_STEPS = 400  # steps on rounds; without labels the simulator needs more than other attacks
+_CONTROL_STEPS = 400  # training steps in control experiments; without labels, the simulator needs many
 _RATES = {"strong": 1e-3, "released": 1e-4}
 _DISCRIMINATOR_RATES = {"strong": 1e-3, "released": 3e-4}
 _PENALTY = 1_000.0  # weight of the gradient penalty on the release
@@ -32,8 +32,8 @@ class FORA(ReconstructingAttack):
     A release is the smashed data that a client sends. The simulator maps the adversary's images to simulated releases.
     It is trained so that a discriminator cannot distinguish simulated from recorded releases, and so that the
     multi-kernel discrepancy (`mk_mmd`) between the two is small. The decoder learns to reconstruct images from
-    simulated releases, and then decodes the recorded releases. The attack is passive: it uses neither queries nor
-    labels nor a segment of the server.
+    simulated releases, and then decodes the recorded releases. The attack is passive: it uses no queries, no labels and
+    no segment of the server.
 
     Attributes:
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an

@@ -19,18 +19,18 @@ _STEPS_A_ROUND = 25  # steps in each round of the permutation
 _SINKHORN_STEPS = 30
 # an error 40 dB below the release's variance counts as explained: no image metric shows smaller errors
 _EXPLAINED = 1e-4
-_COOLED = 0.5  # share of the order's cooling that a further cycle skips, since tokens then have their places
+_COOLED = 0.5  # share of the cooling of the assignment that a further cycle skips: tokens then have their places
 HOME = 2.0  # nats in favor of a token's own row, as if batch shuffling of ten images kept .4 of the tokens there
 RESTART_NOISE = 0.25
 _EDGE = 0.02  # start's least distance from 0 and 1, where a sigmoid's gradient vanishes
 _SHRINKAGE = 0.1  # share of the pooled covariance in each place's covariance, since a corner may always be black
-_PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
+_PLACE_CHANNELS = 32  # principal components in which the places' Gaussians are fitted
 PLACE_NUMBERS = 2**24  # most numbers at a time, 64 MiB in float32; it changes no result
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is given to the optimization: released rows, each of k mixed images, and knowledge about the images."""
+    """The input of the optimization: released rows, each of k mixed images, and knowledge about the images."""
 
     smashed: Tensor  # [N, ...], as in `View`
     start: Tensor  # [R, C, H, W] in [0, 1], a guess for each of R records; R = N·k if `records` is None
@@ -212,7 +212,7 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """How likely each position ("place") is for a released token: one Gaussian each, in principal components."""
+    """A Gaussian distribution of released tokens at each position ("place"), in principal components of tokens."""
 
     mean: Tensor  # mean of all tokens, [D]
     axes: Tensor  # [D, d], map to d principal components of variance 1
@@ -221,7 +221,7 @@ class PlaceModel:
 
     @classmethod
     def fit(cls, examples: Tensor) -> PlaceModel:
-        """Fit the model to the ordered tokens of M ≥ 2 images, [M, T, D], in chunks, since tokens may be millions."""
+        """Fit the model to the ordered tokens of M ≥ 2 images, [M, T, D], in chunks: there may be millions of them."""
         m, t, d = examples.shape
         parts = examples.split(max(1, PLACE_NUMBERS // (t * d)))
         mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)

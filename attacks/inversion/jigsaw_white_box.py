@@ -27,8 +27,8 @@ from privkit.constraints import Probability, Whole
 class JigsawWhiteBox(ReconstructingAttack):
     """Solve the order of shuffled tokens, within images or whole messages, then invert the ordered release.
 
-    A token is a released vector, at first one per patch of an image. `Jigsaw` solves the order; `WhiteBox` optimizes
-    images until the known lower segment (the clients' part of the network) maps them to the ordered release.
+    A token is a released vector, one per patch of an image. `Jigsaw` solves the order; `WhiteBox` optimizes images
+    until the known lower segment (the clients' part of the network) maps them to the ordered release.
 
     If the clients run a block after the defense, its effect is undone first (`known_lower.before_block`), in the
     recorded releases and in answers to queries. If the adversary can query, the weights of the image priors are chosen

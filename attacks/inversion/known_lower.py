@@ -23,8 +23,8 @@ _UNDONE = 1e-3  # relative residual of a row above which a note says that the bl
 _ROWS_UNDONE = 256  # rows that are undone at a time
 
 _DRAWS, _UNBIASED = 8, 2.0
-"""Noisy outputs that are averaged; largest squared bias of the noise-free output, in variances of the average."""
-_FRESH_STD = 0.02  # standard deviation of parameters without an own initialization, such as class tokens
+"""Number of averaged noisy outputs; largest squared bias of the noise-free output, in variances of their average."""
+_FRESH_STD = 0.02  # standard deviation of parameters without their own initialization, such as class tokens
 
 
 def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
@@ -134,7 +134,7 @@ def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
 def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]:
     """Undo the block that the clients run after the defense, in the recorded views and in answers to queries.
 
-    Returns the observation of clients that end before the block, and a sentence on the residual. Without a block, or if
+    Returns the observation as if clients ended before the block, and a sentence on the residual. Without a block, or if
     an adversary without the lower segment cannot undo it, the observation keeps the releases as they are.
     """
     lower, public = observation.lower, observation.block

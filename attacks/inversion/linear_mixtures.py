@@ -94,7 +94,7 @@ class Mixtures:
 
 
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
-    """Fit the noise level with which unmixing `passes` best predicts `another` release of the same records.
+    """Choose the noise level with which the solution of `passes` best predicts `another` release of the same records.
 
     Returns a record's mean smashed data, [T or 1, D]; the `noise` for `Mixtures.solved`; and the unexplained share ≥ 0
     of the variance of `another` (0: perfect prediction).
@@ -126,7 +126,7 @@ def _seat_weights(view: View) -> Tensor:
     return view.smashed.new_ones(len(view.smashed), 1, 1)
 
 
-_DETERMINED = 0.5  # least share of a mixed label that must be known
+_DETERMINED = 0.5  # least explained share of the variance of each record's label
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +167,8 @@ class Unmixed:
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
         """Mix smashed data [N, ...] like the recorded rounds, add the same noise, and solve for each record, [N, ...].
 
-        Decoders are trained on the result, and simulators are compared by it, because it has the same errors as the
-        attacked records' solutions: positions that the passes leave undetermined stay undetermined. It is
+        Decoders are trained on the result, and simulators are judged by it, because it has the same errors as the
+        attacked records' solutions: positions that the passes do not determine stay undetermined. The result is
         differentiable. An incomplete round repeats some records.
         """
         whole = len(self.rows) // len(self.rounds)
@@ -185,7 +185,7 @@ class Unmixed:
 
 
 def _labels_of_records(rounds: Sequence[Sequence[View]]) -> Tensor | None:
-    """Solve for each record's label, int64, from mixed labels; None if labels are missing or leave it undetermined."""
+    """Solve for each record's label, int64, from mixed labels; None if labels are missing or do not determine it."""
     if rounds[0][0].mixed == 1:
         return labels_of([same[0] for same in rounds])
     solved = []

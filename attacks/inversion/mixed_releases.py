@@ -16,7 +16,7 @@ def per_member(view: View) -> Tensor:
     """Give each record in a release a row of its own: the released row and, if public, the weight at each position.
 
     N rows of k records give N·k rows: [N·k, T, D + 1], [N·k, C + 1, H, W] or [N·k, D + 1] (vectors, with one weight),
-    with the weights as the last channel. Without public weights, rows are only repeated, and the k records look alike.
+    with the weights as the last channel. Without public weights, rows are only repeated: k records have equal rows.
 
     >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, weights=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
     >>> per_member(view)[0].tolist()

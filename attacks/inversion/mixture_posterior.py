@@ -1,4 +1,4 @@
-"""Mixture posterior: the expected image behind mixed releases, in a joint Gaussian model of images and smashed data.
+"""Mixture posterior: the expected image given mixed releases, in a joint Gaussian model of images and smashed data.
 
 A small network then refines this image.
 """
@@ -32,15 +32,15 @@ _WIDEST = 2**13  # most numbers of a release whose covariances are estimated
 
 @dataclass(frozen=True, kw_only=True)
 class MixturePosterior(ReconstructingAttack):
-    """Compute the expected images behind mixed releases, in one Gaussian model of all clients, and refine them.
+    """Compute the expected images given mixed releases, in one Gaussian model of all clients, and refine them.
 
     Client c sends z = M_c·φ(x) + e for an image x, where φ(x) holds the image's largest principal components and a 1,
     and e is the map's error. A released row is the sum of λ_k·z_k over its mixed images, with public weights λ_k, plus
-    noise. Least squares over all rows of the adversary's images give all maps M_c at once, so the images mixed with an
-    image do not act as noise. Rows of one image at one client share e, so the residuals of held-out images separate the
+    noise. Least squares over all rows of the adversary's images give all maps M_c at once, so the other images in a row
+    do not act as noise. Rows of one image at one client share e, so the residuals of held-out images separate the
     covariance of e from the noise. The guess is the conditional mean of an image given all rows in which it was mixed,
-    solved jointly with the other images in these rows. Weights may differ between positions, as in CutMix. Rows with
-    one image are also supported.
+    solved jointly with the other images in these rows. Weights may differ between positions, as in CutMix. Rows may
+    also hold a single image.
 
     Attributes:
         passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another.
@@ -49,12 +49,13 @@ class MixturePosterior(ReconstructingAttack):
             so that the equations have at most 2²⁶ coefficients.
         played: how many times ≥ 1 each of the adversary's images is attacked as a test, which gives examples to the
             network.
-        epochs: number ≥ 0 of epochs in which a network learns to correct the guesses; 0 keeps the Gaussian model's.
+        epochs: number ≥ 0 of epochs in which a network learns to correct the Gaussian model's guesses; 0 keeps them.
         width: number ≥ 1 of units in each of the network's two hidden layers.
 
     Raises:
-        NotApplicable: by `run`, if it is hidden which clients are mixed or with which weights, the adversary's images
-            fill fewer than three rounds, a release has more than 8,192 numbers, or an answer is not finite.
+        NotApplicable: by `run`, if it is hidden which clients are mixed or with which weights, if the adversary's
+            images fill fewer than three rounds, if a release has more than 8,192 numbers, or if an answer is not
+            finite.
 
     Four models are fitted, each without a quarter of the adversary's images. The models' errors at left-out images
     resemble their errors at attacked images; a residual network learns to correct them. The network does not learn from
@@ -174,7 +175,7 @@ class _Played:
     truth: Tensor  # [M, P], the images on these seats
 
     def guess(self, model: Model, penalty: float) -> Tensor:
-        """Guess the M images of all rounds, [M, P] for P numbers per image, in one call, because this is faster."""
+        """Guess the M images of all rounds, [M, P] for P numbers per image, in one call, which is faster."""
         rows = LinkedRows.joined([rows for rows, _ in self.rounds])
         each = model.guess(rows, penalty).unflatten(0, (-1, rows.clients))
         guesses = [

@@ -15,7 +15,7 @@ from privkit.attacks.inversion.rounds import averaged, by_round
 from privkit.constraints import Count
 from privkit.torch_utils.out_of_memory import in_chunks
 
-_CHUNK = 1 << 24  # distances that are held at once
+_CHUNK = 1 << 24  # distances in memory at once
 _UNDOES = frozenset({"maps", "masks", "shortens"})
 
 
@@ -66,7 +66,7 @@ class NearestRecord(ReconstructingAttack):
         releases, kept = _mean_releases(query, own, batch, self.repeats, draws)
         rounds = [averaged(same) for same in by_round(views, self.passes)]
         seen, known = (torch.cat(parts) for parts in zip(*map(_unmasked, rounds), strict=True))
-        if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # a token of each place
+        if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # one token per place
             if any(observation.columns):  # a category of one column is not a value of another
                 sides = [part.unbind(1) for part in (seen, known, releases, kept)]
                 columns = zip(own.unbind(1), *sides, strict=True)
@@ -81,7 +81,7 @@ class NearestRecord(ReconstructingAttack):
 
 
 def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """Query the mean release of each record, [M, ...]; also return 1 for numbers that some answer shows, else 0."""
+    """Query the mean release of each record, [M, ...]; also return 1 for numbers that some answer contains, else 0."""
     rounds = torch.arange(-(-len(own) // batch) * batch, device=own.device) % len(own)
     totals: list[Tensor] = []
     for rows in rounds.repeat(repeats).split(batch):
@@ -119,8 +119,8 @@ def _unmasked(view: View) -> tuple[Tensor, Tensor]:
 def _nearest_releases(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor, power: float = 2.0) -> Tensor:
     """Find for each row of `seen` [N, ...] the nearest of M `releases` [M, ...]: its index, int64 [N].
 
-    The distance is the mean squared difference over the numbers that both show: where `known` (for rows) and `kept`
-    (for releases) are 1. If all numbers are shown, differences may be taken to another `power`.
+    The distance is the mean squared difference over the numbers that were masked in neither: `known` (for rows) and
+    `kept` (for releases) are 1 there. Without masks, `power` may be another exponent of the differences than 2.
     """
     rows, there, others, theirs = (part.flatten(1).float() for part in (seen, known, releases, kept))
     whole = bool((there == 1).all()) and bool((theirs == 1).all())

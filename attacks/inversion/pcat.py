@@ -1,4 +1,4 @@
-"""PCAT: a passive server trains a substitute for the client (pseudo-client) with its own segment, and a decoder."""
+"""PCAT: a passive server uses its own segment to train a substitute for the client (pseudo-client), and a decoder."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _CONTROL_EPOCHS = 10
 class PCAT(Checked, Attack[ImageObservation, Reconstruction]):
     """Train a pseudo-client, whose releases the server's segment classifies correctly, and a decoder of its releases.
 
-    A release is the smashed data that a client sends. The pseudo-client, a substitute for the client, follows the
-    training: each saved state of the server's segment in turn must correctly classify its releases of the adversary's
-    labeled images. The decoder learns to reconstruct images from these releases, and then decodes the clients'
-    releases. The attack sends no queries, so clients cannot notice it.
+    A release is the smashed data that a client sends. The pseudo-client, a substitute for the client, maps the
+    adversary's labeled images to releases. It is trained with each saved state of the server's segment in turn, which
+    must classify these releases correctly. The decoder learns to reconstruct images from these releases, and then
+    decodes the clients' releases. The attack sends no queries, so clients cannot notice it.
 
     Attributes:
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
@@ -41,9 +41,9 @@ class PCAT(Checked, Attack[ImageObservation, Reconstruction]):
         passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. If records
             were mixed or sent several times, the attack first solves for each record's own release.
 
-    If labels are sent unmixed with the releases, each step takes as many of the adversary's images as recorded rows,
-    with the same labels: the paper's label alignment. Without saved states of the server's segment, only its final
-    state is used. A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on the
+    If labels are sent unmixed with the releases, each step takes the adversary's images with the same labels as the
+    recorded rows: the paper's label alignment. Without saved states of the server's segment, only its final state is
+    used. A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on the
     pseudo-client's releases of these images, which does not show how close the pseudo-client is to the client.
 
     Source: Gao and Zhang 2023, "PCAT: functionality and data stealing from split learning by pseudo-client attack". The
@@ -64,7 +64,7 @@ class PCAT(Checked, Attack[ImageObservation, Reconstruction]):
 
     @property
     def uses(self) -> frozenset[str]:
-        """Name the optional fields: the defense's public behavior; if `epochs` > 0, the history of `upper`."""
+        """Name the optional fields: `imitate` (the public defense) and, if `epochs` > 0, the history of `upper`."""
         return frozenset({"imitate"}) if self.epochs == 0 else frozenset({"imitate", "upper_history"})
 
     @property

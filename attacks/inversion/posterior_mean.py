@@ -34,12 +34,12 @@ class PosteriorMean(ReconstructingAttack):
     enters the network by its coordinates along the largest principal components of the means. The noise must not depend
     on the image: with secret masks, for example, the attack learns the wrong mean.
 
-    If noise has heavy tails, its large values carry little information: under strong Laplace noise, the signs of the
-    numbers alone are worth as much as a release with half of the noise's variance. So released numbers are clamped at
-    the bound that keeps the largest share of the variance between the adversary's images. Under Gaussian noise a clamp
-    does not help, so none is used.
+    If noise has heavy tails, large released numbers carry little information: under strong Laplace noise, the signs of
+    the numbers alone carry as much information as the numbers under noise of half the variance. So released numbers are
+    clamped at the bound with the largest ratio of the variance between the adversary's images to the noise's variance.
+    Under Gaussian noise a clamp does not help, so none is used.
 
-    If the attacked images were sent several times, their releases are averaged, and equally many noise samples are
+    If the attacked images were sent several times, their releases are averaged, and the same number of noise samples is
     averaged for training. For R passes and n releases of an image, these samples are shrunk by √((n - R) / (n - 1)),
     since the mean of the n releases already holds 1/n of the noise's variance.
 

@@ -15,19 +15,19 @@ _EXACT = 1e-4  # least distance of copies, as a share of the mean squared distan
 _RESCALINGS = 3
 _LEAST_ODDS = -60.0
 PAIRS_AT_ONCE = 2**24  # most pairs of tokens that are compared at once; further groups follow
-_IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than other tokens of their row
-_SAME = 1.5  # multiple of the distance of copies by which a row may seem to move
+_IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in the same place must be nearer than other tokens of a row
+_SAME = 1.5  # largest ratio of the copy distances estimated from rows and from messages, if rows keep their tokens
 _STRANGE = 4.0  # standard deviations beyond a copy's mean distance from which a token counts as new
 INTERSECTED_TOKENS = 10_240
-"""Most tokens of a message: a table of all its pairs then takes 400 MiB, and two or three are held at a time."""
+"""Most tokens of a message: a table of all its pairs then takes 400 MiB, and memory holds two or three such tables."""
 
 
 def copy_distance(first: Tensor, second: Tensor) -> float:
     """Mean squared distance > 0 between two copies of a token: 2·σ²·D for D numbers with noise of variance σ².
 
     Both arguments, [G, n, D], hold the same n tokens in each of G groups, in any order. The squared distance between
-    the two means of a group is 1/n of the distance of copies, for any order. So no matching is needed; under strong
-    noise, it would underestimate the distance. The result is at least 1e-4 of the mean squared distance of all tokens.
+    the two means of a group is 1/n of the distance of copies, for any order. So no matching is needed, which would
+    underestimate the distance under strong noise. The result is at least 1e-4 of all tokens' mean squared distance.
     """
     every = torch.cat([first, second]).flatten(0, 1)
     apart = 2 * float(every.var(0, correction=0).sum())

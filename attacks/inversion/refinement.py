@@ -78,7 +78,7 @@ class Refinement:
 
     guesses: Tensor  # [N, P] in [0, 1], guesses at N images
     truth: Tensor  # the true images, [N, P]
-    held: Tensor  # bool [N], the images from which the network does not learn
+    held: Tensor  # bool [N], the held-out images, from which the network does not learn
     width: int  # width of the network's two hidden layers
     epochs: int  # epochs of the network's training; 0 leaves guesses unchanged
     module: int  # seed of the network's initial weights

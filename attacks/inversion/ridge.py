@@ -32,14 +32,14 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 
 @dataclass(frozen=True, kw_only=True)
 class Ridge(ReconstructingAttack):
-    """Guess images by linear regression on their releases, fitted to the adversary's images; a network refines them.
+    """Guess images by linear regression on their releases, fitted to the adversary's images; a network refines guesses.
 
     A release is the smashed data that clients send for an image. A release of at most 2,000 numbers is used in full:
     without noise, its small components hold fine lines. A larger release is projected on its largest principal
     components. If the adversary knows the client of each released row, the attack may fit one regression per client; it
     does so if this guesses held-out images better. The network learns from guesses at images that were left out of the
-    regression, since only such errors resemble the errors at attacked images. In table rows, each category is one
-    number, and the category with the largest number is guessed.
+    regression: only their errors resemble the errors at attacked images. In table rows, each category is one number,
+    and the category with the largest number is guessed.
 
     Attributes:
         passes: how many times ≥ 1 the same attacked images were sent; if several times, each record's own release is
@@ -54,8 +54,8 @@ class Ridge(ReconstructingAttack):
             identifies more images, but reconstructs them less exactly.
         order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution of
             tokens fits it; these distributions are learned by following tokens over the adversary's images
-            (`followed_tokens`). In table rows, it puts each token in the column whose own tokens are nearest
-            (`field_order`). It needs `passes` = 1.
+            (`followed_tokens`). In table rows, it puts each token in the column whose tokens in the adversary's records
+            are nearest (`field_order`). It needs `passes` = 1.
 
     Raises:
         NotApplicable: by `run`, if the adversary's images fill fewer than three rounds, or a table has too many

@@ -88,10 +88,11 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
 
 def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list[list[View]]:
-    """Group views by round: a list for each round, with one view for each pass. `views` has the first pass first.
+    """Group views by round: a list for each round, with one view for each pass.
 
-    Raises `NotApplicable` if the number of views is not a multiple of `passes`, the views of a round differ in form, a
-    row mixes several records (unless `mixed`), only some passes were masked, or a number is not finite.
+    In `views`, all rounds of the first pass come first. Raises `NotApplicable` if the number of views is not a
+    multiple of `passes`, if the views of a round differ in form, if a row mixes several records and `mixed` is false,
+    if only some passes were masked, or if a number is not finite.
 
     >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]
     >>> [[view.round for view in same] for same in by_round(views, 2)]

@@ -58,7 +58,7 @@ class Sara(ReconstructingAttack):
     (the predictor of the attack `drag_reorder`), the second completes missing tokens, and the third decodes images.
     Tokens of zeros count as missing. The second and third network learn from the adversary's tokens in the predicted
     order, with random masks, so they adapt to the predictor's mistakes. The predictor learns from the same images:
-    separate images did not help in measurements, since a single layer overfits little.
+    separate images did not help in measurements, since a predictor with one hidden layer overfits little.
 
     Attributes:
         predictor_epochs: number ≥ 0 of epochs of the position predictor.

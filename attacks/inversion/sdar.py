@@ -27,7 +27,7 @@ class SDAR(ReconstructingAttack):
 
     A release is the smashed data that a client sends. The simulator maps the adversary's images to simulated releases.
     The server's frozen segment should classify simulated releases correctly, and a discriminator should not distinguish
-    them from recorded releases. A decoder learns to reconstruct the adversary's images from simulated releases. A
+    simulated from recorded releases. A decoder learns to reconstruct the adversary's images from simulated releases. A
     second discriminator should not distinguish the decoder's images of recorded releases from the adversary's images.
     The attack is passive: it sends nothing, so clients cannot notice it.
 

@@ -34,7 +34,7 @@ TOKEN_PENALTIES = tuple(10.0**power for power in range(-8, 0))
 _NUMBERS_AT_ONCE = 2**24
 
 Placed = Callable[[View], tuple[Tensor, Tensor]]
-"""Maps a view to tokens [N·k, T, D], one row for each image, and to bool [N·k, T]: which tokens the view shows."""
+"""Maps a view to tokens [N·k, T, D], one row for each image, and to bool [N·k, T]: which tokens the view contains."""
 
 
 @dataclass(frozen=True, kw_only=True)

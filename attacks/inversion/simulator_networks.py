@@ -17,12 +17,13 @@ _SMALLEST_SIDE = 4  # side of the picture from which a vector is read
 
 
 class Simulator(nn.Module):
-    """A convolutional network from images to simulated releases, with the form, means and deviations of recorded ones.
+    """A convolutional network from images to simulated releases, with the form and statistics of recorded releases.
 
-    The output also has the lower limit of the recorded releases, for example 0 after a ReLU. We assume that the
-    release's h × w positions form a grid, centered on the image, whose step is the largest whole number of pixels that
-    lets the grid fit. This holds for patches, and for convolutions with and without padding. A class token is computed
-    from all positions. The width doubles with each reduction of the picture, up to four times `width`.
+    The output has the means, standard deviations and lower limit of the recorded releases, for example 0 after a ReLU.
+    We assume that the release's h × w positions form a grid, centered on the image, whose step is the largest whole
+    number of pixels for which the grid fits. This holds for patches, and for convolutions with and without padding. A
+    class token is computed from all positions. The width doubles with each reduction of the picture, up to four times
+    `width`.
 
     Source: privkit's own; in SDAR (Zhu et al.), the simulator has the architecture of the client or of another known
     network.
@@ -112,7 +113,7 @@ class SimulatorDecoder(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         hidden = self.body(as_maps(rows, self.geometry))
         down, across = (a - b for a, b in zip(self.geometry.image_shape[1:], hidden.shape[2:], strict=True))
-        around = (across // 2, across - across // 2, down // 2, down - down // 2)  # negative where there is too much
+        around = (across // 2, across - across // 2, down // 2, down - down // 2)  # negative numbers crop
         images: Tensor = self.leave(functional.pad(hidden, around)) + 0.5
         return images
 

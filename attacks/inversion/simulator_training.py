@@ -46,7 +46,8 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
     """Say in a sentence that the attack runs on trained clients, while the published attack runs during training.
 
-    `epochs` is None if the attack takes `share` (in words) of the audit's. The published attack has `steps` steps.
+    If `epochs` is None, the attack takes `share` (in words) of the audit's epochs. The published attack takes `steps`
+    steps of `batch` images.
     """
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
@@ -153,7 +154,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
                 **self._discriminators(shape),
             }
         for name, part in parts.items():
-            if name != "simulator" or known is None:  # a foreign module may count on the order of its weights
+            if name != "simulator" or known is None:  # a foreign module may depend on this order of memory
                 part.to(memory_format=torch.channels_last)
         self.parts = {name: part.to(self.device) for name, part in parts.items()}
         self.optimizers = {
@@ -288,7 +289,7 @@ class ByLabel:
         self.starts = self.counts.cumsum(0) - self.counts
 
     def drawn(self, wanted: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Draw for each wanted label an image index; return indices and labels (if none has it, any index and −1)."""
+        """Draw an image index for each wanted label; return indices and labels: any index and −1 if no image has it."""
         inside = (wanted >= 0) & (wanted < len(self.counts))
         known = wanted.clamp(0, len(self.counts) - 1)
         usable = inside & (self.counts[known] > 0)

@@ -50,7 +50,7 @@ class TokenDecoder(ReconstructingAttack):
         epochs: number ≥ 0 of epochs over the sent texts; 0 uses the discriminants alone.
         width: width of the network's layers, a multiple of 4.
         passes: how many times ≥ 1 the same attacked texts were sent, one complete sending after another. A text's
-            releases are averaged or, if mixed, separated. The adversary sends its own texts as many times.
+            releases are averaged or, if mixed, separated. The adversary sends its own texts the same number of times.
 
     Raises:
         NotApplicable: by `run`, if a release has no token for each word, if tokens come back in other places, or if the

@@ -21,20 +21,21 @@ from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Count, Whole
 from privkit.torch_utils.out_of_memory import in_chunks
 
-_NUMBERS = 2**22  # released numbers of candidate texts that are held at once
-_TABLE = 2**24  # numbers of word tables that are held at once
+_NUMBERS = 2**22  # most released numbers of candidate texts in memory
+_TABLE = 2**24  # most numbers of word tables in memory
 _EXPLAINS = 2.0
-"""Factor on the difference to the release, by which a masked word must beat the commonest word: with 1, 2 and 4 the
-ROUGE-1 behind `random_cutout` was .66, .73 and .76, and .99, .93 and .87 of the texts were identified (seed 0)."""
-_BASES = 8  # texts in which a word's effect on other places is averaged
+"""A masked word is kept if the commonest word at its place differs from the release at least this many times as much.
+With factors 1, 2 and 4, ROUGE-1 under `random_cutout` was .66, .73 and .76, and .99, .93 and .87 of the texts were
+identified (seed 0)."""
+_BASES = 8  # texts over which a word's effect on other places is averaged
 _SURE = 20.0
 """A word that leads the next word by this many nats is not tried again in the first epoch; later epochs need a larger
 lead."""
 _SURER = 4.0  # factor on `_SURE` from epoch to epoch
-_WIDER = 8  # factor on the number of candidates, until the exact word is found that must exist
-# a finished text is explained as well as the median text, up to this factor: all have the same noise
+_WIDER = 8  # factor on the number of candidates, until the exact word, which must exist, is found
+# a text is finished if its difference is at most this multiple of the median text's: all have the same noise
 _LIKE_OTHERS = 1.5
-_SHOWN = 3.0  # standard errors that show whether tokens were released in their places
+_SHOWN = 3.0  # standard errors that decide whether tokens were released in their places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +199,7 @@ class _Search(Resumable):
         return int((self._left() <= self._means.least).sum())
 
     def hedged(self) -> Tensor:
-        """Replace masked words that explain little by the commonest word of their place; return words, int64 [N, T]."""
+        """The guess, int64 [N, T]; the commonest word at its place replaces a masked word that explains little."""
         found, left = self.guess.clone(), self._left()
         for place, common in enumerate(self._means.common if self._effects is not None else ()):
             other = self.guess.clone()

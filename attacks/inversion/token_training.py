@@ -33,7 +33,7 @@ class TokenTraining(Learner):
             trained in place.
         tokens: released tokens of M known texts, [M, T, D].
         labels: label of each token, int64 [M, T]; −100 for a token that does not count.
-        held: number of texts, the first of all, that are held out.
+        held: number of texts that are held out, the first ones of `tokens`.
         epochs: number of epochs, which sets the learning-rate schedule.
         step_rows: number of texts per training step.
         seen: how much of each token is seen, [M, T] from 0 to 1, which the network gets as a last number of the token;

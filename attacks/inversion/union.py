@@ -84,7 +84,7 @@ class Union(ReconstructingAttack):
             own_sets = [_sent(query, images, self.passes, draws) for images in own.split(batch)]
             sets = [collect(same) for same in rounds]
         _check_recurring(own_sets, self.name)
-        typical = torch.cat([one.sizes for one in own_sets]).median()  # what fills an empty seat is nobody's token
+        typical = torch.cat([one.sizes for one in own_sets]).median()  # filled empty seats are outliers
         tokens = _places(int(typical), observation.image_shape)
         stored = torch.cat([one.rows(tokens) for one in own_sets])
 
@@ -149,7 +149,7 @@ class _TokenSets:
     """The distinct tokens of each record."""
 
     tokens: Tensor  # [R, n, D], all tokens that were sent in the record's rows
-    met: Tensor  # float [R, n], how often each token came; 0 for repetitions, and for tokens of unclear record
+    met: Tensor  # float [R, n], how often each token came; 0 for repetitions, and for tokens whose record is unclear
     # float [R], number of a record's tokens that came more than once, divided by the tokens of a row; at most 1
     recurring: Tensor
     in_place: Tensor  # float [R], share of the tokens in a record's first row that keep their place in its second row
@@ -174,8 +174,8 @@ class _TokenSets:
 def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
     """Sort the tokens of one round, sent in several passes, by record.
 
-    A token belongs to a record unless all rows with this token also hold the same other record. If a token occurs
-    several times in a row, the record has as many copies of it as the row with the most copies.
+    A token belongs to a record if the rows with this token have no other record in common. If a token occurs several
+    times in a row, the record gets the largest number of its copies in any row.
 
     Args:
         same: the views of the round, one for each of P passes.
@@ -207,7 +207,7 @@ def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
     apart = distances(away, away)
     same_token = (apart <= _SAME * apart.mean((1, 2), keepdim=True)) & valid.unsqueeze(1) & valid.unsqueeze(2)
     within = torch.block_diag(*[torch.ones(length, length, device=row.device)] * passes).tril(-1)
-    rank = (same_token * within).sum(2)  # equal tokens of one row: the second of them is the second of any other row
+    rank = (same_token * within).sum(2)  # among equal tokens, the second of one row matches the second of another
     same_token &= rank.unsqueeze(1) == rank.unsqueeze(2)
     copies = same_token.float()
     met = copies.sum(2)

@@ -25,9 +25,9 @@ from privkit.torch_utils.seeded import seeded
 
 _UNEXPLAINED = 0.5  # unexplained share of another pass's variance from which secret ratios count as wrong
 _MASKED = 1.5
-"""Masks are assumed if vectors fitted to one half of the positions leave more than this factor times as much of the
-other half unexplained as vectors fitted to that other half. Noise twice as large as the data stays below the factor
-(`tests/attacks/inversion/test_unmix.py`); a mask per position exceeds it, as long as noise is small."""
+"""Masks are assumed if vectors fitted to one half of the positions explain the other half badly: they leave more than
+this multiple of what vectors fitted to the other half itself leave unexplained. Noise twice as large as the data stays
+below the factor (`tests/attacks/inversion/test_unmix.py`); a mask per position exceeds it if noise is small."""
 _LEAST = 1e-9  # share of the variance that is attributed to rounding
 _SAME = 0.9  # cosine from which two candidates count as the same client
 
@@ -48,7 +48,7 @@ class Unmix(ReconstructingAttack):
 
     Attributes:
         passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another.
-        decoder: network that maps smashed data to images, a name as in `BlackBox`; None takes the same default.
+        decoder: network that maps smashed data to images, a name as in `BlackBox`; None takes `BlackBox`'s default.
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images. None leaves it to an audit's budget;
             `run` needs a number.
         doublings: largest number of times that the epochs are doubled, as long as this lowers the error on held-out
@@ -91,9 +91,9 @@ def records_alone(
     """Separate the records of mixed releases, so that an attack on unmixed records can follow.
 
     The noise is estimated from `passes` + 1 queries. Errors are as in `Unmix`. Returns the observation as if each
-    record had been sent alone, client after client (the weight of a position is the share of its variance that the
-    passes explain). Also returns a function that puts guesses into the order of the observed rows and of the records in
-    them.
+    record had been sent alone, client after client. There, the weight of a position is the share of its variance that
+    the passes explain. Also returns a function that puts guesses into the order of the observed rows and of the records
+    in them.
     """
     rounds = by_round(observation.views, passes, mixed=True)
     first, query = observation.views[0], given(observation.query)

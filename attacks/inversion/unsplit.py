@@ -33,11 +33,11 @@ class UnSplit(ReconstructingAttack):
     The lower segment is the clients' part of the network; a release is the defended output that clients send.
 
     Attributes:
-        recipe: default values of the options that are None. "reduced": 25 + 25 steps in each of 40 epochs, learning
-            rate 0.03 for images, no L2; seconds on a CPU. "released", as the authors': 100 + 100 steps, 1,000 epochs,
-            learning rate 1e-3, L2 weight 1.
-        epochs: number ≥ 0 of epochs: steps on the images, then steps on the clone (0: mid-grey images). With None, an
-            audit takes half of its budget of epochs, and `run` the number of `recipe`.
+        recipe: default values of the options that are None. "reduced" takes seconds on a CPU: 25 + 25 steps in each of
+            40 epochs, learning rate 0.03 for images, no L2. "released" has the authors' values: 100 + 100 steps, 1,000
+            epochs, learning rate 1e-3, L2 weight 1.
+        epochs: number ≥ 0 of epochs, each with steps on the images and then on the clone; 0 returns mid-grey images.
+            With None, an audit takes half of its budget of epochs, and `run` the number of `recipe`.
         learning_rate: learning rate > 0 of Adam on the images; the clone's rate is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbouring pixels, relative to the mean squared
             error.
@@ -117,7 +117,7 @@ class UnSplit(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class UnsplitRecipe:
-    """Settings of an alternation: `steps` steps on the images, then as many on the clone; otherwise as in `UnSplit`."""
+    """Settings of an alternation: `steps` steps on the images, then `steps` on the clone; see `UnSplit`."""
 
     steps: int
     learning_rate: float

@@ -34,9 +34,9 @@ from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 64
 _MATCHINGS = 6  # rounds of matching tokens with words; each sets a word's vector to the mean of its tokens
-_OWN_WORD = 0.8  # least share of tokens that are named by a word of their own row, if tokens stay in their row
-_IN_PLACE = 0.9  # least share of tokens that are matched with their own place, if nothing was shuffled
-_TABLE = 2**24  # most distances that are held at once
+_OWN_WORD = 0.8  # share of tokens with a word of their own row above which tokens are taken to stay in their row
+_IN_PLACE = 0.9  # share of tokens matched with their own place above which tokens are taken to be in their places
+_TABLE = 2**24  # most distances in memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,10 @@ class Vocabulary(ReconstructingAttack):
     The adversary sends its own texts, and texts of random words, in which rare words occur often. A shuffle hides which
     token (released vector) represents which word. But the sum of a text's tokens is linear in its word counts, so a
     regression gives each word a first vector. Then tokens are matched with the sent words, and each vector becomes the
-    mean of its tokens. A token is assigned the word with the nearest mean, in Mahalanobis distance. A small network
-    predicts the place of each token, from all tokens of its text. The likeliest order is searched by these predictions
-    and by the frequency of word pairs in the adversary's texts. If tokens come back in their places, no network is
-    needed.
+    mean of its tokens. Each attacked token gets the word with the nearest mean, in Mahalanobis distance. A small
+    network predicts the place of each token, from all tokens of its text. The likeliest order is searched by these
+    predictions and by the frequency of word pairs in the adversary's texts. If tokens come back in their places, no
+    network is needed.
 
     If tokens were dropped, the words of the remaining tokens are found. With `passes` > 1, a text's tokens are
     collected over the passes as in `Union`, also from mixed texts. Words that are in none of the adversary's texts
@@ -61,12 +61,12 @@ class Vocabulary(ReconstructingAttack):
         epochs: number ≥ 0 of epochs of the network.
         width: width of the network's layers, a multiple of 4.
         passes: how many times ≥ 1 the same attacked texts were sent, one complete sending after another. The adversary
-            sends its own texts as many times.
+            sends its own texts the same number of times.
 
     Raises:
-        NotApplicable: by `run`, if a release is not a sequence of tokens, has more tokens than words or (with
-            `source=lower`) fewer, or if the adversary's texts do not fill a round; with `passes`, also in the cases of
-            `Union`.
+        NotApplicable: by `run`, if a release is not a sequence of tokens, if it has more tokens than the text has words
+            or (with `source=lower`) fewer, or if the adversary's texts do not fill a round; with `passes` > 1, also in
+            the cases of `Union`.
 
     The result's `curve` is the cross-entropy of places on a held-out tenth of the adversary's texts.
 
@@ -147,7 +147,7 @@ class Vocabulary(ReconstructingAttack):
         stayed = float((places == torch.arange(places.shape[1], device=device)).float().mean())
         in_place = self.source == "query" and stayed > _IN_PLACE  # the lower segment alone says nothing of a shuffle
         if not in_place:
-            written = len(own) // batch * batch  # drawn words say nothing of places
+            written = len(own) // batch * batch  # random words say nothing about places
             with seeded(device, module):
                 # Without an embedding of places, the network cannot read them off the order of the tokens.
                 blocks = encoder(self.width)

@@ -41,16 +41,16 @@ from privkit.constraints import Count, NonNegative, Positive, Whole
 
 _RIDGE = 1e-3
 _TOKENS_IN_ORDER = 1_024  # most tokens of a message whose order is searched over all of them
-_RIDGE_IMAGES = 2_000  # most images; the dual form solves as many equations
+_RIDGE_IMAGES = 2_000  # most images of the ridge regression, whose dual form solves one equation per image
 _OBJECTIVE = "white_box: the objective"
 _CALIBRATION_ROWS = 16
-_PLACE_IMAGES = 2_000  # most images; more hardly improve the places, and all tokens are held at once
+_PLACE_IMAGES = 2_000  # most images of `PlaceModel`; more hardly improve it, and all tokens are in memory at once
 _CALIBRATION_EPOCHS = 2
 _UNTRIED = (0.1, 0.0)
 _UNTRIED_MIXED = (0.1, 0.3)
 _VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)  # weights of total variation: small for exact releases, large for noise
 _DISTANCES = (0.0, 0.3)  # weights of the distance: above 0 if a release leaves pixels undetermined
-_NEAR_LEARNED = ((0.003, 10.0), (0.003, 100.0))  # both weights, where wrong images explain a release nearly as well
+_NEAR_LEARNED = ((0.003, 10.0), (0.003, 100.0))  # both weights, if wrong images explain a release nearly as well
 
 Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
 _Rows = View | LinkedRows
@@ -65,13 +65,13 @@ class WhiteBox(ReconstructingAttack):
     The lower segment is the clients' part of the network; the release is the defended output that clients send.
 
     Attributes:
-        recipe: default values of the options that are None: "strong", or "released" as the authors' (mid-grey start,
-            constant rate of 1e-3 on [-1, 1], no bounds, no priors, one guessed order).
-        epochs: number ≥ 0 of epochs of a hundred steps (0: the start itself); 4 in "strong", 5,000 in "released".
+        recipe: default values of the options that are None: "strong", or "released" with the authors' values (mid-grey
+            start, constant rate of 1e-3 on [-1, 1], no bounds, no priors, one guessed order).
+        epochs: number ≥ 0 of epochs of a hundred steps; 0 returns the start. None: 4 in "strong", 5,000 in "released".
         start: the images before the first step: "learned" (ridge regression of the adversary's images on their
             releases, in "strong"), "mean" (the adversary's mean image), "grey" (0.5, in "released") or "zero" (black).
-            Without auxiliary images, i.e. images of the adversary, "learned" and "mean" become "grey"; if the order is
-            unknown or images are mixed, "learned" becomes "mean".
+            If the adversary has no images, "learned" and "mean" become "grey"; if the order is unknown or images are
+            mixed, "learned" becomes "mean".
         bounds: how to keep pixels in [0, 1]: "sigmoid" of unbounded numbers (in "strong"), "project" after each step,
             or "none" (in "released").
         learning_rate: learning rate > 0 of Adam, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1];

@@ -16,10 +16,10 @@ from privkit.torch_utils.out_of_memory import in_chunks
 
 _DRAWN = 8  # occurrences of each word in drawn texts, since real texts hold most words once or twice
 _ROUNDS = 3  # rounds of fitting words and places in turn
-_QUIET = 4  # noise is measured in this fraction (1/4) of all directions, where known tokens vary least
+_QUIET = 4  # noise is measured in a quarter of the directions: those in which known tokens vary least
 _LEAST_SCATTER = 1e-4
 """Added to the scatter about the means, as a share of the tokens' variance: without context, tokens do not scatter."""
-_TABLE = 2**24  # most distances that are held at once
+_TABLE = 2**24  # most distances in memory
 _LEAST = 1e-6  # least assumed noise (rounding), as a share of the tokens' variance
 
 
@@ -57,7 +57,7 @@ def check_words(attack: ImageAttack, own: Tensor) -> None:
 
 
 def seen_share(view: View) -> Tensor | None:
-    """How much of each token a view shows, [N, T] from 0 (masked) to 1; None if it shows all tokens whole."""
+    """How much of each token a view contains, [N, T] from 0 (masked) to 1; None if there are no public weights."""
     return None if view.weights is None else view.weights.sum(1).float().expand(-1, view.smashed.shape[1])
 
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from privkit.torch_utils.out_of_memory import in_chunks
 
-_BEAM = 300  # beginnings of a text that are followed at once
-_NUMBERS = 2**23  # most numbers that are held at once
+_BEAM = 300  # partial orders of a text that are continued at each place
+_NUMBERS = 2**23  # most numbers in memory
 
 
 class WordPairs:

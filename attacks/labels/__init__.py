@@ -1,1 +1,1 @@
-"""Attacks that recover labels from the gradients that come back across the cut."""
+"""Attacks that recover labels from the gradients that come back across the cut, or from the released data."""

@@ -17,9 +17,9 @@ from privkit.constraints import Count, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching(NamingAttack):
-    """Compute a surrogate server's gradient for each possible label, and guess the label whose gradient is nearest.
+    """Compute a surrogate server's gradient for each label, and guess the label that explains the returned gradient.
 
-    It is compared with the gradient at the cut that the server returned to the client.
+    The guess is the label whose gradient at the cut is nearest to the gradient that the server returned to the client.
 
     Attributes:
         positive: the label, an integer ≥ 0, whose records get the highest scores.

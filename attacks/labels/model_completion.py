@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 _STEPS = 50  # training steps of an epoch
 _KEPT = 0.99
-"""Weight of the former average of weights, against the newest step; the released code takes 0.999 and trains longer."""
+"""Factor on the running average of weights at each step; the released code takes 0.999 and trains longer."""
 _AT_ONCE = 500
 
 
@@ -29,7 +29,7 @@ class ModelCompletion(NamingAttack):
 
     The adversary is a client without labels: it owns the lower segment and all of its records, and knows the labels of
     a few of them. Training also uses the unlabeled records. The adversary is passive: it follows the protocol in
-    training. A defense of the release does not stop it, since the client sees its own smashed data before the defense.
+    training. A defense of the release does not stop the attack: the client knows its smashed data before the defense.
     The published active variant is not implemented: there, a party of a vertical split inflates its own steps to make
     the server rely on this party.
 
@@ -42,7 +42,7 @@ class ModelCompletion(NamingAttack):
         rate: learning rate of Adam, > 0.
         unlabeled: final weight of the unlabeled records in the loss, ≥ 0; it grows from 0.
         temperature: temperature > 0 by which the guessed labels of unlabeled records are sharpened; lower is sharper.
-        mixing: both parameters, > 0, of the beta distribution from which the ratio of two mixed records is drawn.
+        mixing: value > 0 of both parameters of the beta distribution from which the ratio of mixed records is drawn.
         epoch: the epoch whose released records are attacked: a number from 0, or from the end (−1 is the last);
             "pooled" for all together, "every" for each by itself. The lower segment is always the one after training.
 

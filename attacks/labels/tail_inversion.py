@@ -27,8 +27,8 @@ class TailInversion(NamingAttack):
     of records that only the clients know. So the score of a label is the cosine between its gradient and the sent
     gradient; for the right label it is 1.
 
-    The server uses the layer before training. It knows this layer if the model is published; a randomly drawn layer is
-    the client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
+    The server uses the layer's weights before training. It knows them if the model is published; a randomly drawn layer
+    is the client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
 
     Attributes:
         on: "direction" of the gradient, or "line", the direction up to its sign, which defenses such as `max_norm` may

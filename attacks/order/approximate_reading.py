@@ -1,11 +1,11 @@
-"""Approximate reading of the adversary's tokens, if a shuffled token also depends on other images' tokens.
+"""Find the adversary's tokens approximately by queries, if a token also depends on other images of its message.
 
-This happens if a transformer block runs after a shuffle of whole messages. No token comes back twice with the same
-numbers, but the answer holds one token for each sent patch. In a message of copies of one image, tokens meet mainly
-tokens of this image, so they form one cluster ("heap") for each patch. The heaps' centers are put in the order of the
-patches (`in_place`). These pairs train a decoder from a token to its patch and to the mean patch of its image. Then
-whole messages of different images are read: decoded tokens are matched with the sent patches, and the decoder is fitted
-to the matches.
+This happens if a transformer block runs after a shuffle of whole messages. Then no token recurs with the same numbers,
+but the answer holds one token for each sent patch. In a message of copies of one image, attention mixes mainly tokens
+of this image, so they form one cluster ("heap") for each patch. `in_place` puts the heaps' centers in the order of the
+patches. These pairs train a decoder from a token to its patch and to the mean patch of its image. Then messages of
+different images are sent. Their decoded tokens are matched with the sent patches, and the decoder is fitted to the
+matches.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from privkit.attacks.order.token_reading import (
 )
 from privkit.attacks.patches import Geometry, patchify
 
-_COPIED_IMAGES = 100  # own images that are sent in messages of copies
-_LEAST_ROUNDS = 40  # least rounds; fewer identify too few patches
+_COPIED_IMAGES = 100  # the adversary's images that are sent in messages of copies
+_LEAST_ROUNDS = 40  # least number of query rounds; fewer identify too few patches
 _RIDGE = 1e-4
-_MATCHINGS = 3  # matchings by an image's mean patch alone; as many follow by the mean of its tokens, too
-_LEAST_ERROR = 1e-3  # least squared error of the decoder, as a share of the variance of the decoded numbers
-_SOUND = 0.5  # least share of the variance of own patches, and of mean patches of own images, that tokens must show
+_MATCHINGS = 3  # matchings by patches and images' mean patches; 3 more also use the mean of an image's tokens
+_LEAST_ERROR = 1e-3  # least assumed squared error of the decoder, as a share of the variance of the decoded numbers
+_SOUND = 0.5  # least share of the variance of own patches that decoded tokens must explain
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ApproximateTokens:
     tokens: Tensor  # [N, T, D], in the order of the patches
     patches: Tensor  # [N, T, P]
-    share: float  # share of patches whose token lay in their image's row, among sure matches
+    share: float  # share of patches whose token came back in their image's row, among unique matches
 
 
 def even_heaps(messages: Tensor, number: int) -> Tensor:
-    """Cluster the tokens of each of M messages, [M, n, D], into H = `number` clusters of equal size: centers [M, H, D].
+    """Cluster the tokens of each of M messages, [M, n, D], into H = `number` clusters of equal size.
 
-    The token farthest from the mean and its nearest neighbors form the first cluster; the remaining tokens form the
-    next ones in the same way.
+    Returns the clusters' centers [M, H, D]. The token farthest from the mean and its nearest neighbors form the first
+    cluster; the remaining tokens form the next clusters in the same way.
     """
     m, n, d = messages.shape
     left = messages.new_ones(m, n)
@@ -71,7 +71,7 @@ class _Matcher:
 
     @classmethod
     def fit(cls, tokens: Tensor, sent: Tensor) -> _Matcher:
-        """Fit to tokens [N, T, D] and to their P-dimensional patches and S-dimensional image means, [N, T, P + S]."""
+        """Fit the decoder to tokens [N, T, D]; `sent` [N, T, P + S] holds each token's patch and its image's means."""
         decode = AffineMap.fit(tokens, sent, _RIDGE)
         variance = torch.stack([(decode(x) - y).square().mean(0) for x, y in zip(tokens, sent, strict=True)]).mean(0)
         least = _LEAST_ERROR * float(sent.flatten(0, 1).var(0).mean()) + 1e-12
@@ -89,7 +89,7 @@ def read_approximately(
     asker: Asker,
     images: Tensor,  # [N, C, H, W], the adversary's images; N fills whole rounds
     geometry: Geometry,
-    read: int,  # largest number of own images that are sent in messages of copies
+    read: int,  # largest number of the adversary's images that are sent in messages of copies
     once: Tensor,  # [B, T, D], the tokens that came back for the first B images, which are one round
     again: Tensor,  # [B, T, D], the tokens that came back for the same images in a second round
 ) -> _ApproximateTokens:

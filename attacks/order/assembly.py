@@ -1,4 +1,4 @@
-"""Solves puzzles: finds the place of each piece, from scores of pieces in places and scores of neighboring pieces."""
+"""Solves jigsaw puzzles of tokens ("pieces"): finds each piece's place from scores of places and of neighbors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from privkit.shared.array import Array
 
 Places = NDArray[np.int64]
 
-_PATIENCE = 60  # kicks without an improvement
+_PATIENCE = 60  # rounds of ruin and recreate ("kicks") without gain, after which a search stops
 _GAIN = 1e-9  # least difference of scores that counts as a gain
-_PIECES = 128  # about so many pieces of each puzzle are searched at once, in several arrangements of a small puzzle
-_RANDOM = 8  # random starts
-_ALTERNATIONS = 4  # most searches over all pictures
+_PIECES = 128  # about this number of pieces is searched at once; a small puzzle is searched from several starts
+_RANDOM = 8  # number of random starts
+_ALTERNATIONS = 4  # largest number of searches over all pictures
 _GROWTH = 1e-3  # least relative growth of the score that calls for another search
-_KICKS_OF_ALL, _KICKS_OF_EACH = 0.1, 0.25  # shares of the kicks; a kick on all pieces costs more
+_KICKS_OF_ALL, _KICKS_OF_EACH = 0.1, 0.25  # shares of `kicks` on all pieces, which cost more, and on each picture
 _FAR = 3.0  # distance in grid steps from which on all places are equally unlikely
 
 
@@ -38,7 +38,7 @@ class Frame:
 
     @cached_property
     def neighbors(self) -> Places:
-        """The places left of, right of, above and below each of S places, int64 [4, S]; the number S means no place."""
+        """The places left of, right of, above and below each of S places, int64 [4, S]; S is a missing neighbor."""
         inner = np.arange(self.places).reshape(self.pictures, self.rows, self.columns)
         around = np.pad(inner, ((0, 0), (1, 1), (1, 1)), constant_values=self.places)
         sides = around[:, 1:-1, :-2], around[:, 1:-1, 2:], around[:, :-2, 1:-1], around[:, 2:, 1:-1]
@@ -53,7 +53,7 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Puzzles:
-    """M puzzles with the same grids of places. Each has as many pieces as places, S."""
+    """M puzzles with the same grids of places. Each has S pieces for S places."""
 
     unary: Array  # [M, S, S], log-odds of piece i in place s
     pairs: Array  # [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i
@@ -70,7 +70,7 @@ class Puzzles:
         return [np.concatenate([table, np.zeros_like(table[:, :1])], 1) for table in tables]
 
     def only(self, some: NDArray[np.bool_] | Places) -> Puzzles:
-        """The puzzles that `some` selects, a mask or indices."""
+        """The puzzles selected by `some`, a mask or indices."""
         left = Puzzles(unary=self.unary[some], pairs=self.pairs[some], frame=self.frame)
         left.__dict__["sides"] = [table[some] for table in self.sides]  # fills the cached property
         return left
@@ -92,11 +92,11 @@ class Puzzles:
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
     """For each of M puzzles, search for the arrangement of pieces with the highest score.
 
-    The result and each of the `starts`, int64 [M, S], hold the piece in each place. All starts are improved locally,
-    and the best of them go on, up to eight if the puzzle is small. Each has up to `kicks` rounds of ruin and recreate:
-    a round empties a random share of the worst places, in half of the cases shifts the rest, fills the gaps with the
-    best pieces first, and improves locally. The outcome is kept if its score is not lower. A search stops after 60
-    rounds without gain. The best result of all searches counts.
+    The result and each of the `starts`, int64 [M, S], hold the piece in each place. All starts are improved locally.
+    The best of them go on, several if the puzzle is small. Each has up to `kicks` rounds of ruin and recreate. A round
+    removes a random share of the pieces, mostly badly placed ones, and in half of the cases shifts the rest. Then it
+    fills the gaps, the best piece first, and improves locally. The outcome is kept if its score is not lower. A search
+    stops after 60 rounds without gain. The best result of all searches counts.
 
     Source: refilling around kept segments: Pomeranz et al. 2011 §3; the optimal re-assignment of non-adjacent places is
     an exact step on the quadratic assignment (derived).
@@ -124,11 +124,12 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
 
 
 def best_pictures(puzzle: Puzzles, at: Places, kicks: int, rng: np.random.Generator) -> Places:
-    """Search for the best arrangement of one puzzle of several pictures, from and to int64 [1, S].
+    """Search for the best arrangement of one puzzle of several pictures.
 
-    The search over all pieces, with a tenth of the `kicks`, moves pieces between pictures. Then the pieces of each
-    picture are a puzzle of their own, and all of these are searched at once, with a quarter of the `kicks`. Both
-    alternate until the score hardly grows, at most four times. Without kicks, all pieces are improved once.
+    `at` and the result hold the piece in each place, int64 [1, S]. A search over all pieces, with a tenth of the
+    `kicks`, moves pieces between pictures. Then each picture is a separate puzzle, and all of these are searched at
+    once, with a quarter of the `kicks`. The two searches alternate until the score hardly grows, at most four times.
+    Without kicks, all pieces are improved once.
     """
     if kicks == 0:
         return best_arrangement(puzzle, [at], 0, rng)
@@ -161,7 +162,7 @@ def fill(puzzles: Puzzles, at: Places) -> Places:
     filled, places = np.nonzero(at >= 0)
     gain.transpose(0, 2, 1)[filled, at[filled, places]] = -np.inf
     gain[filled, places] = -np.inf
-    most, best = gain.max(2), gain.argmax(2)  # [M, S], the best piece of each place, which few steps change
+    most, best = gain.max(2), gain.argmax(2)  # [M, S], each place's best piece and its score
     for _ in range(int((at < 0).sum(1).max(initial=0))):
         place = most.argmax(1)
         open_ = m[np.isfinite(most[m, place])]
@@ -170,7 +171,7 @@ def fill(puzzles: Puzzles, at: Places) -> Places:
         gain.transpose(0, 2, 1)[open_, piece] = -np.inf
         gain[open_, place] = -np.inf
         changed = [np.nonzero(best[open_] == piece[:, None])]
-        for side, opposite in ((0, 1), (1, 0), (2, 3), (3, 2)):  # for its left neighbor it is the right one
+        for side, opposite in ((0, 1), (1, 0), (2, 3), (3, 2)):  # its left neighbor has it on the right
             near = puzzles.frame.neighbors[side, place]
             there = np.flatnonzero(near < s)
             gain[open_[there], near[there]] += puzzles.sides[opposite][open_[there], piece[there]]
@@ -187,8 +188,8 @@ def assign(unary: Array) -> Places:
 
 
 def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
-    """Remove a random share of each puzzle's pieces (−1), mostly pieces with low scores. Then, with probability 1/2,
-    move the puzzle's other pieces by up to two grid cells in each direction."""
+    """Remove a random share of each puzzle's pieces, mostly pieces with low scores; −1 marks an empty place. Then, with
+    probability 1/2, move the puzzle's other pieces by up to two grid cells in each direction."""
     frame, m = puzzles.frame, np.arange(len(at))[:, None]
     fit = puzzles.fit(at)
     spread = fit.std(1, keepdims=True) * rng.exponential(size=(len(at), 1))
@@ -204,7 +205,7 @@ def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
 
 
 def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int) -> Places:
-    """Optimally re-assign pieces of non-adjacent places: a chess board's white, then black fields, then random sets."""
+    """Re-assign the pieces in non-adjacent places optimally: in white, then black chess fields, then random sets."""
     frame, at, m = puzzles.frame, at.copy(), np.arange(len(at))[:, None, None]
     for number in range(rounds):
         draw = np.append(rng.random(frame.places), 2.0)
@@ -239,9 +240,9 @@ def starts(puzzles: Puzzles) -> list[Places]:
 def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
     """Coordinates (column, row) of S pieces of M puzzles, [M, S, 2], with the best matches about one grid step apart.
 
-    Each match in `pairs` (as in `Puzzles`) is a spring, whose strength is its lead over the second-best match to the
-    given power. Springs that stay stretched are dropped, more strictly in each round. With `mutual`, a match must be
-    the best of both pieces, otherwise of one.
+    Each match in `pairs` (as in `Puzzles`) is a spring. Its strength is its lead over the second-best match, raised to
+    `power`. Springs that stay stretched are dropped, more strictly in each round. With `mutual`, a match must be the
+    best match of both pieces, otherwise of one of them.
 
     Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), with
     its L1 norm and rounds of rejection replaced by iteratively reweighted least squares, which solves all puzzles at

@@ -1,4 +1,4 @@
-"""DRAG's reorder step: predict each token's place from the token, and put its decoded patch there."""
+"""The reorder step of the attack DRAG: predict each token's place from the token, and put its decoded patch there."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from privkit.constraints import Whole
 from privkit.torch_utils.seeded import seeded
 
 _IMAGES_A_STEP = 32
-_READ = 1_000  # largest number of own images that are read from messages of their copies
-_LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
+_READ = 1_000  # largest number of the adversary's images whose tokens are read from messages of copies
+_LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # as in the authors' code
 
 
 @dataclass(frozen=True, kw_only=True)
 class DragReorder(ReconstructingAttack):
-    """Undo a shuffle of tokens (released vectors, one per patch) by predicting each token's place from it alone.
+    """Undo a shuffle of tokens (released vectors, one per patch) by predicting each token's place from the token alone.
 
     A network learns the place from the tokens of the adversary's images. All tokens of an image get different places.
     The published attack continues with guided diffusion, whose network is not part of this package: here a linear map
@@ -123,7 +123,7 @@ def learn(
     generator: Generator,  # the only source of randomness
     session: Session,  # where the state is saved after each epoch
     *,
-    name: str,  # the attack's name, for its refusals
+    name: str,  # the attack's name, for error messages
     later: int = 0,  # epochs of the training stages after this one, for the report of progress
 ) -> tuple[Predicted, dict[str, Any]]:
     """Read the adversary's tokens and train the predictor of places, or resume an interrupted attack.

@@ -13,25 +13,24 @@ from privkit.attacks.base import NotApplicable, Query, View
 from privkit.attacks.order.followed_tokens import PlaceLaws
 from privkit.attacks.patches import as_tokens
 
-_IMAGES = 500  # largest number of own images whose tokens are collected
+_IMAGES = 500  # largest number of the adversary's images whose tokens are collected
 _RELEASES = 96  # largest number of releases of each image
 _TOKENS = 1_024  # largest number of tokens of all releases of an image: all pairs are compared
 _SAME = 1e-4  # share of the mean squared distance of two tokens; below this distance, they are copies of one token
-_LARGE = 0.9  # the quantile of the numbers of tokens found for an image that is taken as the number of all its tokens
+_LARGE = 0.9  # quantile over images of the number of found tokens: it is taken as the number of an image's tokens
 _LEAST = 0.1  # least share of images for which all tokens must be found
-# components of all laws together, and least of each: every token is compared with every law
+# total number of principal components over all places' distributions, and least number for each place
 _COMPONENTS, _FEWEST = 2_048, 16
-_NEW = 0.5  # largest share of tokens that are new
-_CONTRADICTED = 0.01  # largest share of pairs that came in both orders
+_NEW = 0.5  # largest share of tokens that may occur for the first time
+_CONTRADICTED = 0.01  # largest share of pairs of tokens that may come in both orders
 
 
 def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
     """Learn each place's token distribution, to find the places of tokens in releases from which tokens were dropped.
 
     A token has the same numbers in every release of its image. So several releases of an image reveal all of its
-    tokens, and the order of any two. The attack queries up to 96 releases of about 500 images of `own`, by rounds of
-    `batch` images. The tokens of a released row get the likeliest places under these distributions that keep the
-    tokens' order.
+    tokens, and the order of any two. The attack queries up to 96 releases of about 500 images of `own`, in rounds of
+    `batch` images. The tokens of a released row keep their order, and get the likeliest places in this order.
 
     Returns a function from a view with L tokens per row, [N, L, D], to the tokens in their T places, [N, T, D], and
     bool [N, T]: whether a place has a token. Raises `NotApplicable` if most tokens come only once, if they come in

@@ -16,13 +16,13 @@ from privkit.attacks.inversion.known_lower import check_release, frozen, quiet
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Count
 
-_COMPARED = 500  # largest number of own records whose tokens show the order before a regression
-_CHANGES = 4  # number of other values tried for each entry, since a single one may be equal or close
+_COMPARED = 500  # largest number of own records whose tokens `in_columns` uses
+_CHANGES = 4  # number of other values tried for each entry, since a single other value may be equal or close
 
 
 @dataclass(frozen=True, kw_only=True)
 class FieldOrder(ReconstructingAttack):
-    """Restore the order of a table row's shuffled fields, by the adversary's tokens in each column.
+    """Restore the order of a table row's shuffled fields, by comparison with the adversary's tokens of each column.
 
     A token is the released vector of one field (one entry of the row). Each column gets one released token, such that
     the total distance to the adversary's tokens of this column is smallest. Then every entry is copied from the
@@ -32,8 +32,8 @@ class FieldOrder(ReconstructingAttack):
         by: representation of a column: "mean", the mean of the adversary's tokens in it, or "token", the nearest of
             these tokens.
         source: how the adversary gets the tokens of its records: "lower", from the lower segment (the clients' part of
-            the network) itself; or "query", by sending chosen records through the defended clients, 4·C + 1 for each
-            record of C columns.
+            the network) itself; or "query", by sending chosen records through the defended clients: 4·C + 1 queries for
+            each record of C columns.
         records: largest number ≥ 1 of the adversary's records to use.
 
     Source: privkit's own; a nearest-mean classifier (Fix and Hodges 1951), with the assignment of Kuhn 1955.
@@ -107,7 +107,7 @@ def in_columns(observation: ImageObservation, generator: Generator) -> ImageObse
 
 
 def _must_have_fields(view: View, columns: int) -> None:
-    shape = list(view.smashed.shape[1:])  # a vector's width differs between the control and the recording
+    shape = list(view.smashed.shape[1:])  # a vector's width differs in control experiments
     if len(shape) != 2 or shape[0] != columns:
         raise NotApplicable(
             f"fields are ordered by a token for each of the {columns} columns, but a row's release is "

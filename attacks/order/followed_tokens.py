@@ -20,12 +20,14 @@ from privkit.attacks.order.token_reading import Asker
 from privkit.attacks.patches import Geometry, patch_tokens
 
 STEPS = 8
-_FOLLOWED = 1_000  # largest number of own images
-_COMPONENTS = 128  # most components of tokens that laws look at
+_FOLLOWED = 1_000  # largest number of the adversary's images
+_COMPONENTS = 128  # largest number of principal components of tokens
 _SHRUNK = 1e-2  # share of the mean variance that is added to each variance
 _PENALTIES = (1e-3, 1e-1, 10.0)  # penalties on squared coefficients, in units of the mean variance
 _COARSE = 8  # pixels per side of the images that explain tokens
-_SHOWN = 0.25  # least share of tokens' variance: .41 to .82 for 100 to 1,000 own digits, at most .12 if shuffled
+# least share of tokens' variance that images must explain: .41 to .82 for 100 to 1,000 own digits, at most .12 if
+# shuffled
+_SHOWN = 0.25
 _TINY = 1e-12
 _NUMBERS_AT_ONCE = 2**24
 
@@ -87,14 +89,14 @@ class PlaceLaws:
 def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
     """Find tokens of the adversary's images in one common but unknown order, [N' ≤ N, T, D], by following each token.
 
-    `later` rounds are left for later queries. The images of a round are never equal, though in the first steps similar.
+    `later` rounds are left for later queries. The images of a round always differ, in the first steps only a little.
     Raises `NotApplicable` if too few rounds are allowed, if an answer is not finite, or if the images do not explain
     the tokens.
     """
     asker.must_have(2 * STEPS + later, "where tokens are followed from image to image")
     images = images[: min(_FOLLOWED, (asker.left - later) // STEPS * asker.whole)]
     middle = images.mean(0, keepdim=True)
-    images = torch.cat([middle, images])[: len(images)]  # the first stays where it is, and shows where all begin
+    images = torch.cat([middle, images])[: len(images)]  # the first stays the mean image
     last: Tensor | None = None
     for step in range(1, STEPS + 1):
         seen = asker.images(middle + step / STEPS * (images - middle))
@@ -128,7 +130,7 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 
 
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
-    """Move each token, in views and in answers to queries, to its likeliest place; the order of places is unknown.
+    """Move each token, in views and in answers to queries, to its likeliest place; the places' order stays unknown.
 
     `later` query rounds are left for later use. Raises `NotApplicable` as `followed` does, and if a row mixes images.
     """

@@ -1,8 +1,8 @@
 """Put tokens in the order of their patches, if the tokens of a group of images came back in any order.
 
-An affine map predicts each patch's token. It is fitted to the tokens in the order that it predicts, and so on. The
-map's errors say which numbers of a token to trust: directions in which it errs little count most. The first map comes
-from the groups' means, which do not depend on the order.
+An affine map predicts each patch's token. Tokens are matched with the predictions, the map is fitted to the matches,
+and so on. Directions of tokens in which the map errs little count most in the matching. The first map comes from the
+groups' means, which do not depend on the order.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _SETTLED = 1e-3  # share of tokens that change places, up to which a fit counts 
 _RIDGE = 1e-2  # penalty of squared coefficients, as a share of the inputs' variance
 _FLOOR = 1e-3  # least variance of an error, as a share of the token's variance: exact maps err by rounding
 _OWN, _NEIGHBORS, _START = 256, 24, 20  # principal components of a patch, of a patch beside it, and in the first map
-_GROUPS_A_COMPONENT = 4  # groups for each component of the first map
+_GROUPS_A_COMPONENT = 4  # groups needed for each component of the first map
 _NUMBERS_AT_ONCE = 2**24  # most numbers of a table of pairs, and of the map's inputs
 
 
 def in_place(groups: Tensor, patches: Tensor, geometry: Geometry) -> Tensor:
     """Order the tokens of images like their patches: [N, T, D] for N images with T patches each, [N, T, P].
 
-    `groups` [N/g, g·T, D] holds the tokens of g images after g, in any order. Three maps are tried: from a patch and
-    its image's mean patch; also from the patches around it, which overlapping patches share; and also from the place. A
-    map is used if its errors have a smaller determinant than those before.
+    `groups` [N/g, g·T, D] holds the tokens of g consecutive images in each group, in any order. Three maps are tried in
+    turn. The first uses a patch and its image's mean patch, the second also the patches around it, the third also its
+    place. A map replaces the one before if the covariance of its errors has a smaller determinant.
 
     Source: iterative closest points (Besl and McKay 1992) with a Mahalanobis distance; the maps are derived.
     """
@@ -70,8 +70,8 @@ def in_place(groups: Tensor, patches: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _first(groups: Tensor, components: Tensor) -> Tensor:
-    """The tokens [M, n, D] that a regression of groups' mean tokens on their mean patches predicts, as far apart as the
-    tokens are: means differ less than tokens."""
+    """Predict tokens [M, n, D] by a regression of groups' mean tokens on their mean patches. Means differ less than
+    tokens, so the predictions are scaled to the tokens' variance."""
     start = components[..., : max(3, min(_START, len(groups) // _GROUPS_A_COMPONENT))]
     means = AffineMap.fit(start.mean(1, keepdim=True), groups.mean(1, keepdim=True), 1e-3)
     away, middle = means(start), groups.mean((0, 1))

@@ -43,7 +43,7 @@ from privkit.constraints import Count, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
 Compatibility = Literal["learned", "joint", "auto", "edges"]
-"""The network that scores which tokens fit together, and where they lie."""
+"""How to score which tokens fit together and where they lie; see `Jigsaw.pairs`."""
 
 _JOINT: dict[Compatibility, tuple[bool, ...]] = {
     "learned": (False,),
@@ -51,14 +51,14 @@ _JOINT: dict[Compatibility, tuple[bool, ...]] = {
     "auto": (False, True),
     "edges": (),
 }
-"""Whether each network that is trained reads all tokens of an image at once."""
-_HELD_OUT = 0.1  # share of own images on which "auto" chooses
-QUICK_KICKS = 10  # kicks of the search in trials on own images and in controls
-_TRIED = 0.2  # share of own rows on which a solver is compared with tokens in their places
-_HIDDEN = 0.05  # share of the patches' variance that single tokens must hide before all tokens of an image are tried
+"""The networks to train: for each, whether it reads all tokens of an image at once."""
+_HELD_OUT = 0.1  # share of the adversary's images that are held out, on which "auto" chooses a network
+QUICK_KICKS = 10  # kicks of the search in trials on the adversary's images and in controls
+_TRIED = 0.2  # share of own released rows on which a solver is compared with leaving all tokens where they are
+_HIDDEN = 0.05  # error of decoding token by token, as a share of patches' variance, above which joint decoding is tried
 _STAGES = ("places", "joint", "members")  # networks in the order of their training
-_READ_IN_CONTROLS = 500  # own images that are read in controls, where tokens show their patches
-_READ_AT_START = 100  # own images that show what patches look like, if nothing else is learned
+_READ_IN_CONTROLS = 500  # most of the adversary's images to query in controls, where tokens reveal their patches
+_READ_AT_START = 100  # most of the adversary's images that the untrained attack queries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +68,17 @@ class Jigsaw(ReconstructingAttack):
     A token is a released vector that stands for one patch of an image; a message is a batch of images sent at once. The
     adversary gets the tokens of its own images in order: from the lower segment (the clients' part of the network), or
     read by chosen queries (messages of copies). A public block that the clients run after the shuffle is undone first
-    (`known_lower.before_block`). If a block that the adversary does not know mixes the tokens of a row, no token comes
-    back twice; then tokens are matched approximately with the sent patches. From its own tokens the adversary learns to
+    (`known_lower.before_block`). If a block that the adversary does not know mixes the tokens of a row, no token
+    recurs; then tokens are matched approximately with the sent patches. From its own tokens the adversary learns to
     infer a token's patch, neighbors, place and image. Then it searches for the best arrangement of the private tokens,
-    and draws the images from them.
+    and decodes the arranged tokens into images.
 
     Attributes:
         pairs: how tokens are compared. "learned": border pixels of the decoded patches, and a network on each token.
             "joint": the same, but a transformer over all tokens of an image predicts places; it needs a thousand images
-            or more. "auto": both are learned; of the two and their mean, the one that reconstructs held-out images best
-            is used; if a shuffle moves tokens between images, it is "learned". "edges": border pixels alone, the
-            classical solver.
+            or more. "auto": both are trained, and of the two and their mean, the one that reconstructs held-out images
+            best is used; if a shuffle moves tokens between images, "auto" is "learned". "edges": border pixels alone,
+            the classical solver.
         keep: share in [0, 1] of tokens that certainly stay in their image's row; 1 if images are not mixed. None
             estimates it from query answers, and takes 1 without queries.
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; if there are more than 1,000, each epoch
@@ -92,8 +92,8 @@ class Jigsaw(ReconstructingAttack):
             shuffle mixes the images of a message, a token that recurs in one row is assigned to the row's image
             (`gathered`), and fewer tokens are left to sort. This needs messages of the same images each time.
 
-    The attack uses only as many auxiliary images as fit into 2 GiB with their tokens and patches (1,783 images with 196
-    tokens and patches of 768 numbers each).
+    The auxiliary images, with their tokens and patches, may fill 2 GiB; the attack leaves out further images. (1,783
+    images fit if an image has 196 tokens and patches of 768 numbers each.)
 
     Source: the attack that Yao et al., patch shuffling, Table IV, leaves unspecified; pixel compatibility by Gallagher
     2012, search after Pomeranz et al. 2011 and Yu et al. 2016.
@@ -101,7 +101,7 @@ class Jigsaw(ReconstructingAttack):
 
     name: ClassVar[str] = "jigsaw"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
-    uses: ClassVar[frozenset[str]] = frozenset({"query"})  # a lower segment, too, where a caller by hand gives one
+    uses: ClassVar[frozenset[str]] = frozenset({"query"})  # also a lower segment, if a caller passes one
 
     pairs: Compatibility = "learned"
     keep: Annotated[Probability, Untuned()] | None = None
@@ -153,7 +153,8 @@ class Jigsaw(ReconstructingAttack):
         return Reconstruction(images=images, permutation=Permutation(source=source), note=note)
 
     def _together(self, same: Sequence[View], solver: Solver) -> tuple[View, Intersection | None]:
-        """One round's passes as one view, and the assignment of its tokens; None if the view is the first pass."""
+        """Combine one round's passes into one view, and assign its tokens to images; None if there is only one pass, or
+        if images are not mixed (the view is then the first pass)."""
         if len(same) == 1 or solver.members is None:
             return same[0], None
         met = gathered([patch_tokens(view.smashed).float() for view in same], rows_a_message(same[0]))
@@ -176,7 +177,7 @@ class Jigsaw(ReconstructingAttack):
         state: dict[str, Any] = session.load() or {"sources": []}
         keep, in_order = own.keep if self.keep is None else self.keep, own.in_order
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
-        kinds = _JOINT["learned" if mixes and self.pairs == "auto" else self.pairs]  # held-out images have no strangers
+        kinds = _JOINT["learned" if mixes and self.pairs == "auto" else self.pairs]  # no held-out row is mixed
         decoder = PieceDecoder.fitted(own.tokens, own.patches, geometry, masked=views[0].weights is not None)
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
@@ -194,13 +195,13 @@ class Jigsaw(ReconstructingAttack):
             trainings[slot] = PieceTraining(network, losses, piece_steps(some, joint), self.epochs, draws)
         if mixes:
             shuffled = pieces, count, (size, geometry.tokens), keep
-            linear_start(members, *shuffled, Generator().manual_seed(seeds[2]))  # the other networks' draws stay
+            linear_start(members, *shuffled, Generator().manual_seed(seeds[2]))  # leaves `draws` as they are
             losses, steps = partial(shuffled_losses, members, *shuffled, draws), message_steps(count, size)
             trainings["members"] = PieceTraining(members, losses, steps, self.epochs, draws)
         total = len(trainings) * self.epochs + len(views)
         for number, (slot, training) in enumerate(trainings.items()):
             stage, known, start = Stage(session, state, slot, number * self.epochs, total), None, memory.now()
-            anew = slot != "members" and slot not in state and self.epochs > 0  # `keep` steers the members' training
+            anew = slot != "members" and slot not in state and self.epochs > 0  # the members' training uses `keep`
             if anew:
                 of = slot, kinds, self.width, self.epochs, seeds, own.tokens, own.patches, draws
                 known = memory.recall(key := tensor_digest(*of))
@@ -210,7 +211,7 @@ class Jigsaw(ReconstructingAttack):
             if anew and known is None and len(state[slot]["curve"]) == self.epochs:
                 memory.keep(key, state[slot], memory.now() - start)
         learned = [len(state[slot]["curve"]) for slot in trainings if slot in state]
-        if state.setdefault("learned", learned) != learned:  # it went on, and what was solved before is worth less
+        if state.setdefault("learned", learned) != learned:  # training went on: all views are solved again
             state |= {"sources": [], "learned": learned}
         solvers = [
             Solver(

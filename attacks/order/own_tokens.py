@@ -27,13 +27,13 @@ from privkit.attacks.patches import Geometry, patch_tokens, patchify
 
 OWN_NUMBERS = 2**29  # most numbers in own tokens and patches, 2 GiB in float32; further images are left out
 MATCHED_TOKENS = 16_384  # most tokens of a message: a table of all its pairs then takes 1 GiB
-_COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the same tokens
+_COPIES_ALIKE = 0.5  # least share of the adversary's images whose copies come back with the same tokens
 OWN_ROUNDS = 2
 """Rounds that show which tokens a shuffle keeps in their row, if the lower segment is known."""
 _NOISY = 1e-3  # share of the mean squared distance of two tokens; if copies lie farther apart, noise was added
 _IN_ORDER = 0.8  # share of noisy tokens in their places above which the order counts as unchanged
-_AS_GOOD = 1.001  # factor on the error of the best order; with equal tokens, several orders are best
-_UNEXPLAINED = 0.5  # share of the tokens' variance that the best order leaves unexplained, above which it shows nothing
+_AS_GOOD = 1.001  # factor on the least error, up to which an order counts as best; with equal tokens, several are best
+_UNEXPLAINED = 0.5  # unexplained share of the tokens' variance above which the best order is not trusted
 _PENALTY = 1e-3  # penalty of squared coefficients of a map from patches to tokens
 _SURE = 5.0  # least signal, in standard deviations of what noise alone would show
 KEEPS_ALL = 0.97  # estimated share of kept tokens above which a shuffle counts as not mixing images
@@ -46,7 +46,7 @@ def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geo
         raise NotApplicable(f"{name} needs auxiliary images, and the lower segment or a query to see their tokens")
     if any(view.mixed > 1 for view in views):
         raise NotApplicable(f"{name} puts whole tokens into their places, but each row is a mixture of several images")
-    geometry = replace(Geometry.of(views[0].smashed, observation.image_shape), class_tokens=0)  # it is no piece
+    geometry = replace(Geometry.of(views[0].smashed, observation.image_shape), class_tokens=0)  # not a puzzle piece
     if geometry.tokens < 4 or geometry.patch < 2:
         raise NotApplicable(
             f"{name} needs at least 4 tokens of patches of at least 2 pixels per side, got {geometry.tokens} tokens of "
@@ -80,12 +80,13 @@ def own_tokens(
     observation: ImageObservation,  # observation with the lower segment or a query, or both
     geometry: Geometry,  # the view's geometry
     draws: Generator,  # source of the clients' random draws in queries
-    read: int,  # largest number of own images that are read from messages of their copies
-    # number of releases of the same victims that `gathered` combines before their order is solved; `keep` in the
-    # result is then the share kept after this step, estimated from own images that are sent as often
+    read: int,  # largest number of the adversary's images whose tokens are read from messages of copies
+    # how many times the same victims were sent; `gathered` combines these releases before the order is solved. The
+    # result's `keep` is then the share kept after this step, estimated from own images that are sent the same number
+    # of times
     passes: int = 1,
-    asked: int = 0,  # rounds that the attack sent before
-    approximate: bool = False,  # whether tokens that change in each query may be read
+    asked: int = 0,  # query rounds that the attack has sent before
+    approximate: bool = False,  # whether tokens may be read approximately if they differ in each answer
 ) -> OwnTokens:
     """Get the tokens of the adversary's images in order: from the lower segment, or read by chosen queries.
 
@@ -306,6 +307,6 @@ def own_row_share(own: float, batch: int) -> float:
     The other tokens go to a random row of the B = `batch` ≥ 1 rows of a message. So the share `own` of tokens that are
     found in their image's row is k′ + (1 − k′)/B, which is solved for k′.
 
-    Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N), inverted.
+    Source: derived from patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N).
     """
     return min(1.0, max(0.0, (own - 1 / batch) / (1 - 1 / batch))) if batch > 1 else 1.0

@@ -21,30 +21,30 @@ SHARPNESS = 1.3
 _EMBEDDING = 48
 _BLOCKS = 3
 _JOINT_STEPS = 5  # steps of Sinkhorn's iteration
-# rounds of a message's network, each with one step of Sinkhorn's iteration: more were measured to gain nothing
+# iterations of `MessageNetwork`, each with one step of Sinkhorn's iteration; more gained nothing in measurements
 _ROUNDS = 3
 _IMAGES_A_STEP = 32
 _IMAGES_A_JOINT_STEP = 16  # more and smaller steps learn more in the same time
 _IMAGES_AN_EPOCH = 1_000  # images drawn anew for each epoch; more cost time and gained nothing in measurements
-_TOKENS_OF_MESSAGES = 800  # a step has several messages, if they are small
+_TOKENS_OF_MESSAGES = 800  # largest number of tokens in a step of several messages
 _MESSAGES_AN_IMAGE = 2  # messages per image and epoch: each has a newly drawn shuffle
 _MESSAGE_STEPS = 100  # most message steps of an epoch
 _MEMBER_STEPS = 20  # steps of Sinkhorn's iteration that give each image its number of tokens
 _STARTS = tuple(2.0**-power for power in range(12))  # factors of the linear start, of which the best is taken
-_START_MESSAGES = 4  # messages that choose it
-_CURVED = 0.1  # factor on the drawn nonlinear part, beside a linear start
+_START_MESSAGES = 4  # messages on which this factor is chosen
+_CURVED = 0.1  # factor on the random weights of the nonlinear part, beside a linear start
 _WITHIN = 1e-4  # ridge on the covariance within images, as a share of its mean variance
 _TINY = 1e-12  # least mean variance and least size of weights, for tokens that are all equal
 _LEARNING_RATE = 2e-3
 
 ShownRows = Callable[[Tensor], Tensor]
-"""(rows) -> what these rows of own images show, so that not all must be held at once."""
+"""Function from indices of own images to their features or edge ratios, so that not all must be in memory at once."""
 
 
 class PieceNetwork(nn.Module):
     """A network for the puzzle of shuffled tokens: it scores tokens for places, and pairs of tokens as neighbors.
 
-    Places are scored for each token separately, so that tokens of other images in a row do no harm, or jointly
+    Places are scored for each token separately, which works with tokens of other images in a row, or jointly
     (`JointPlaces`).
     """
 
@@ -60,8 +60,8 @@ class PieceNetwork(nn.Module):
         self.mix = nn.Parameter(torch.tensor([1.0, SHARPNESS]))
 
     def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """Score pieces [M, T, F] for places, logits [M, T, P], and as pairs of neighbors, [M, 2, T, T], with
-        `edge_ratios`.
+        """Score pieces [M, T, F] for places, logits [M, T, P], and pairs of pieces as neighbors, [M, 2, T, T]. `edges`
+        are their `edge_ratios`.
         """
         sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, _EMBEDDING))
         first, second = sides[:, :, 0::2].transpose(1, 2), sides[:, :, 1::2].transpose(1, 2)
@@ -124,7 +124,7 @@ class MessageNetwork(nn.Module):
         super().__init__()
         self.linear = nn.Linear(features, width)
         self.curved = nn.Sequential(nn.Linear(features, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-        self.signs = nn.Parameter(torch.ones(width))  # what is alike may also repel
+        self.signs = nn.Parameter(torch.ones(width))  # similar tokens may also repel each other
         self.trust = nn.Parameter(torch.ones(_ROUNDS))
 
     def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ class PieceTraining(Learner):
         network: nn.Module,  # the network, trained in place
         # gives an epoch's losses, one per step, each computed when the step before is done
         losses: Callable[[], Iterator[Tensor]],
-        steps: int,  # an epoch
+        steps: int,  # steps per epoch
         epochs: int,  # epochs of the whole training, which set the schedule
         draws: Generator,  # generator for `losses`; its state is part of the training's state
         *,
@@ -319,7 +319,7 @@ def message_steps(count: int, batch: int) -> int:
 
 
 def message_loss(chances: Tensor, images: Tensor) -> Tensor:
-    """Cross-entropy (scalar) of tokens' images int64 [..., K], in R iterations' log-probabilities [R, ..., K, B]."""
+    """The loss, a scalar: cross-entropy of K tokens' images [..., K], by log-probabilities [R, ..., K, B]."""
     return -chances.gather(-1, images.expand(chances.shape[:-1]).unsqueeze(-1)).mean()
 
 

@@ -28,7 +28,7 @@ from privkit.attacks.patches import Geometry, class_tokens, patch_tokens, unpatc
 
 _PIECES_AT_ONCE = 1_024  # most pieces of a message whose images are also solved jointly
 TABLE_NUMBERS = 2**26  # most table entries, 256 MiB in float32; larger tables are computed step by step
-_PATCH_GAIN = 4.0  # decoded patches are small beside standardized tokens
+_PATCH_GAIN = 4.0  # factor on decoded patches, which are small beside standardized tokens
 _ALIKE = 0.05  # squared distance of patches, summed over pixels, at which two count as equal
 _GREY_LEVEL = 1 / 255
 """Assumed standard deviation of the gradients at a flat border: one level of an 8-bit picture."""
@@ -91,7 +91,7 @@ class PieceDecoder:
         def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> ShownRows:
             if n * t * numbers > TABLE_NUMBERS:
                 return lambda rows: look(own[rows])
-            table = cache(lambda: look(own))  # on first use, which a training that is known does not make
+            table = cache(lambda: look(own))  # on first use; a recalled training has none
             return lambda rows: table()[rows]
 
         return rows_of(self.features, d + self.geometry.patch_dim), rows_of(self.edges, 2 * t)
@@ -235,7 +235,7 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    """Log-odds in [−2, log T] of pairs as neighbors, [M, 2, T, T], by softmax of scores over either partner."""
+    """Log-odds in [−2, log T] of pairs as neighbors, [M, 2, T, T]: the mean over softmaxes over either partner."""
     t = scores.shape[-1]
     diagonal = torch.eye(t, dtype=torch.bool, device=scores.device)
     scores = scores.masked_fill(diagonal, -1e4)

@@ -26,13 +26,13 @@ tokens find their patches."""
 _CLOSE = 1e-3  # share of a channel's standard deviation: closer tokens are copies, which differ by rounding
 _LEAST_SPREAD = 1e-3  # share of the largest standard deviation of a channel; channels below it hold only rounding
 _DIRECTIONS = 4  # directions in which two groups of tokens are compared
-_MATCHING_ROUNDS = 6  # rounds of alternating assignment; the keep share that it finds settles after three or four
+_MATCHING_ROUNDS = 6  # rounds of alternating assignment; the share of kept tokens settles after three or four
 _RIDGE = 1e-6
-_ROWS_A_COMPONENT = 12  # rows per component: few rows show a patch's coarse content, not its texture
+_ROWS_A_COMPONENT = 12  # rows per principal component: few rows suffice for a patch's coarse content, not its texture
 _LEAST_ODDS = -60.0
 _SINKHORN_ROUNDS = 3
 _FITTED_TOKENS = 4_000  # number of tokens that the rounds use; the last assignment covers all tokens
-FITTED_NUMBERS = 4_000_000  # inputs in float64; bounds memory, changes no result
+FITTED_NUMBERS = 4_000_000  # most numbers in float64 at once; bounds memory, changes no result
 _LEAST_SURE = 0.02  # least share of all patches with a unique match
 _SURE = 0.99  # share of a patch's odds on one token above which the match counts as unique
 
@@ -57,7 +57,7 @@ class Asker:
         draws: Generator,  # source of the clients' random draws
         geometry: Geometry,  # how patches lie over the image
         rules: QueryRules,  # the threat model's rules; if they forbid copies, the patches of a copy are moved
-        asked: int = 0,  # rounds that the attack sent before
+        asked: int = 0,  # query rounds that the attack has sent before
         memory: Memory | None = None,  # results of earlier attacks that may be reused
     ) -> None:
         self._query, self.whole, self._draws, self._geometry = query, whole, draws, geometry
@@ -99,7 +99,7 @@ class Asker:
             )
 
     def images(self, images: Tensor, rounds: int | None = None) -> Tensor:
-        """Query the tokens [N, T, D] of as many images as fit into `rounds` rounds; the last round is filled up."""
+        """Query the tokens [N, T, D] of the images that fit into `rounds` rounds; the last round is filled up."""
         images = images if rounds is None else images[: rounds * self.whole]
         if not len(images):
             return images.new_empty(0, self._geometry.tokens, self._geometry.token_dim)
@@ -107,7 +107,7 @@ class Asker:
         return torch.cat([self.round(part) for part in sent])[: len(images)]
 
     def shared(self, images: int) -> int:
-        """The number g of images whose copies share a message in `unmixed`, if so many `images` are read."""
+        """The number g of images whose copies share a message in `unmixed`, if this number of `images` is read."""
         most = min(_SHARED, self.rows // 2, images // _LEAST_MESSAGES)
         return max(g for g in range(1, max(1, most) + 1) if self.rows % g == 0)
 
@@ -116,12 +116,12 @@ class Asker:
 
         Returns the T tokens of each of g images, in any order, [N/g, g·T, D], and whether copies agreed, bool [N/g].
         Tokens are sorted along a random direction, which puts copies of one token side by side. Only one round is in
-        memory at a time. `scale` [D] holds the channels' deviations.
+        memory at a time. `scale` [D] holds the channels' standard deviations.
         """
         groups, tokens = len(images) // shared, shared * self._geometry.tokens
         count, copies = self.whole // self.rows, self.rows // shared
-        read = torch.empty(groups, tokens, self._geometry.token_dim, device=images.device)  # small pieces that stay
-        alike = torch.empty(groups, dtype=torch.bool, device=images.device)  # would split up memory
+        read = torch.empty(groups, tokens, self._geometry.token_dim, device=images.device)  # made first: small tensors
+        alike = torch.empty(groups, dtype=torch.bool, device=images.device)  # that stay would split up memory
         sent = self.copied(images, shared)
         for messages, own, same in zip(sent, read.split(count), alike.split(count), strict=True):
             line = (messages / scale) @ _directions(messages, 1)
@@ -233,14 +233,14 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
     spread = torch.stack([(part - middle).square().sum(0) for part in tokens]).sum(0).div(m * b * t).sqrt() + 1e-8
     spread = spread.clamp_min(_LEAST_SPREAD * float(spread.max()))
     rows = [x.mean(2) - x.mean((1, 2)).unsqueeze(1) for x in (patches, released)]
-    if b == 1:  # nothing but whole messages to compare
+    if b == 1:  # only whole messages can be compared
         rows = [x - x.mean((0, 1)) for x in (patches.mean(2), released.mean(2))]
     varied = sum(((part - center).T @ (part - center) for part in contents), torch.zeros((), device=tokens.device))
     main = torch.linalg.eigh(varied).eigenvectors.flip(1)[:, : max(3, m * b // _ROWS_A_COMPONENT)]
     start = AffineMap.fit(rows[0] @ main, rows[1], 1e-3)
     predicted = (contents[:few] - center) @ main / start.scale @ start.weight
     size = (tokens[:few] - middle).square().mean().sqrt() / (predicted.square().mean().sqrt() + 1e-12)
-    predicted = predicted * size + middle  # rows differ less than tokens where a part was mixed in
+    predicted = predicted * size + middle  # row means differ less than tokens
     for _ in range(_MATCHING_ROUNDS):
         taken, _ = nearest(predicted / spread, tokens[:few] / spread)
         forward = AffineMap.fit(contents[:few], take(tokens[:few], taken), 1e-3)
@@ -285,7 +285,7 @@ def _sinkhorn_by_table(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
     odds -= odds.amax(1, keepdim=True)
     columns = odds.amax(0)
     odds -= columns
-    odds.clamp_min_(_LEAST_ODDS).exp_()  # where exponentials underflow, they are slow
+    odds.clamp_min_(_LEAST_ODDS).exp_()  # exponentials that underflow are slow
     columns.exp_()  # so that the iteration starts where it would without the shift
     for _ in range(_SINKHORN_ROUNDS):
         rows = 1 / (odds @ columns)

@@ -14,10 +14,10 @@ from torch import Tensor
 from privkit.attacks.assign import distances, hungarian, take
 from privkit.torch_utils.patches import patchify
 
-_PATCH, _IMAGE = 20, 60  # principal components of a patch and of the whole image that explain a token, at most
+_PATCH, _IMAGE = 20, 60  # most principal components of a patch, and of the whole image, that explain a token
 _PENALTY = 1e-2  # penalty on squared coefficients, in units of the mean variance
 _SHARED, _ROUNDS = 6, 20  # rounds in which all places share one map up to a constant, and most further rounds
-_SETTLED = 1e-3  # share of tokens; a round that moves no more is the last one
+_SETTLED = 1e-3  # a round that moves at most this share of the tokens is the last one
 _TINY = 1e-12
 
 

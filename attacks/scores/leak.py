@@ -15,7 +15,7 @@ from privkit.shared.array import Array
 from privkit.shared.interval import Interval, clopper_pearson
 
 _Direction = Literal["higher", "lower", "none"]
-_SURE = 3.5  # deviations of a batch's area from 1/2
+_SURE = 3.5  # standard deviations from 1/2 beyond which a batch's area surely shows a leak
 _DISJOINT = "Clopper–Pearson of disjoint pairs, since all scores lie on one side"
 
 
@@ -69,8 +69,9 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
 def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *, confidence: float = 0.95) -> Leak:
     """Mean of the batches' areas under the ROC curve; batches with only one kind of examples are skipped.
 
-    The interval is Student's over batches; with one batch it is the whole [0, 1]. `batches` [N] are whole numbers; the
-    other arguments are as in `pooled_auc`, and some batch needs both kinds.
+    The interval is Student's over batches; with one batch it is the whole [0, 1]. `batches` [N] holds each example's
+    batch as a whole number; the other arguments are as in `pooled_auc`. At least one batch needs examples of both
+    kinds.
 
     Source: the released code of Li et al. 2021, "Label leakage and protection", which averages over batches and leaves
     out batches without positives; batches without negatives also have no area.
@@ -143,7 +144,7 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     The limits hold for the best threshold whose *true* false positive rate is allowed. The negatives determine this
     rate only roughly. So the lower limit uses a threshold that is surely high enough (at the stated confidence), and
     the upper limit a threshold that is surely low enough. With few negatives, no threshold is surely high enough: with
-    fewer than 437, the lower limit at 1 % is 0. The arguments are as in `pooled_auc`.
+    fewer than 437 negatives, the lower limit at a rate of 1 % is 0. The arguments are as in `pooled_auc`.
 
     Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the false positive rate at the
     j-th largest of n negatives is Beta-distributed. The allowed error, 1 − `confidence`, is divided equally among four

@@ -30,9 +30,8 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
 def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
     """For each true image, the share of adjacent pairs of pieces that are also adjacent in the guess.
 
-    A pair must have the same direction, but may be in any of the `batch` images that are shuffled together; pairs with
-    equal contents count as many times as both arrangements contain them. An image has 2·√T·(√T − 1) pairs. T ≥ 4 must
-    be a square number.
+    A pair must have the same direction, but may be in any of the `batch` images that are shuffled together. Pairs with
+    equal contents are matched one to one. An image has 2·√T·(√T − 1) pairs. T ≥ 4 must be a square number.
 
     Source: the measure of Cho et al. 2010 and of the puzzle solvers after them.
     """

@@ -44,8 +44,8 @@ def build_decoder(
     """Build a decoder network for releases of a given form, with weights drawn from torch's global generator.
 
     `release` holds example rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D]. A width or depth
-    (blocks or halvings) of None is scaled to the model. `whole` says that every patch has a token. If not, "mae" builds
-    `AnyTokensDecoder`, and other names raise `NotApplicable`.
+    (blocks or halvings) of None is scaled to the model. `whole` says whether every patch has a token. If not, "mae"
+    builds `AnyTokensDecoder`, and other names raise `NotApplicable`.
     """
     name = name or usual_decoder(release)
     if not whole and name != "mae":

@@ -25,7 +25,7 @@ class Decoder(nn.Module):
     layout: ClassVar[type[Geometry] | type[MapGeometry]]
     width: int
     whole_message: ClassVar[bool] = False
-    rate_times_width: ClassVar[float] = 0.4  # swept at width 96 (docs/results/shuffling.md); 7.8e-4 at the MAE's 512
+    rate_times_width: ClassVar[float] = 0.4  # tuned at width 96 (docs/results/shuffling.md); 7.8e-4 at the MAE's 512
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
@@ -41,12 +41,12 @@ class Decoder(nn.Module):
         """Decode a release without clamping, so that the loss sees errors outside [0, 1]."""
 
     def guess(self, release: Tensor) -> Tensor:
-        """Guess the records behind a release: the output, clamped to [0, 1]."""
+        """Guess the records from which a release was computed: the network's output, clamped to [0, 1]."""
         images: Tensor = self(release)
         return images.float().clamp(0, 1)
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """Sum the squared errors over all pixels, for the guess and for the unclamped output."""
+        """Sum the squared errors over all pixels: once for the guess, and once for the unclamped output."""
         drawn = self(release).float()
         return (drawn.clamp(0, 1) - truth).square().sum().item(), (drawn - truth).square().sum().item()
 
@@ -103,9 +103,9 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 class Painter(nn.Module):
     """Turns a release into a picture of the image's size, [N, channels, H, W], by one linear map at each position.
 
-    The map gives a square of pixels for each position. If the squares fall short of the image's side by fewer pixels
-    than half the number of positions, zeros are added around the picture, as after convolutions without padding.
-    Otherwise the picture is resized.
+    The map gives a square of pixels for each position. If the squares together are smaller than the image, but by fewer
+    pixels a side than half the number of positions, zeros are added around the picture, as after convolutions without
+    padding. Otherwise the picture is resized.
     """
 
     def __init__(self, geometry: MapGeometry, channels: int) -> None:

@@ -27,9 +27,9 @@ class CellDecoder(Decoder):
     squared error divided by the column's variance for numbers, and the cross-entropy for categories. The initial output
     of a column is its mean, or the frequencies of its categories.
 
-    `sample` holds releases of some of the adversary's records, and `own` [M, C] the records. Give many, as most counts
-    in a table are small, and a few rows would miss large counts. `columns` holds each column's number of categories, 0
-    for numbers. The width is a multiple of 16.
+    `sample` holds releases of some of the adversary's records, and `own` [M, C] the records. Give many records: most
+    counts in a table are small, and a few rows would miss large counts. `columns` holds each column's number of
+    categories, 0 for numbers. The width is a multiple of 16.
 
     Source: privkit's own, after patch_shuffling §V-B.1: "a transformer structure, containing a vector-wise part and an
     output MLP layer". Queries of an output: DETR (Carion et al. 2020).
@@ -103,7 +103,7 @@ class CellDecoder(Decoder):
         return guess
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """Return the training error times the number of table entries, as both sums of `Decoder.error_sums`."""
+        """Return two equal sums, as `Decoder.error_sums`: the training error times the number of table entries."""
         error = self.objective(release, truth).item() * truth.numel()
         return error, error
 

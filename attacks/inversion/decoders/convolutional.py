@@ -1,4 +1,4 @@
-"""Convolutional decoders (of papers on mixing, U-Net, pix2pix), which read a release as a picture."""
+"""Convolutional decoders, which read a release as a picture: those of papers on mixing, U-Net and pix2pix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _L1_WEIGHT = 100.0  # weight of the absolute error, relative to the discriminato
 class Convolutions(Decoder):
     """A decoder of two 3×3 convolutions, with an interpolation to the image's size between them.
 
-    It is the weakest published attacker. The paper states neither the widths (128 here) nor the place of the
+    It is the weakest published decoder. The paper states neither the widths (128 here) nor the place of the
     interpolation. Our choice makes the attack stronger: the second convolution works at the image's resolution.
 
     Source: Oh et al., DP-CutMixSL, §5.A.
@@ -73,7 +73,7 @@ class _Hourglass(nn.Module):
 
 
 def halvings(image_shape: tuple[int, int, int]) -> int:
-    """How often a U-Net halves an image (C, H, W): until its longer side is at most 8 pixels, but at least once.
+    """How often a U-Net halves an image (C, H, W): until the longer side is at most 8 pixels, but at least once.
 
     >>> [halvings((1, side, side)) for side in (8, 28, 32, 224)]
     [1, 2, 2, 5]
@@ -118,9 +118,9 @@ class _Pyramid(nn.Module):
 class Autoencoder(Decoder):
     """A residual convolutional decoder that reads a release as a picture, and computes at half the image's side.
 
-    Channels are normalized by their mean and variance in `sample` (rows of the attacked release), since a picture that
-    is normalized by its own mean would lose its brightness. The first of `depth` halvings (by default, down to 8 pixels
-    a side) stacks 2×2 pixels as channels.
+    Channels are normalized by their mean and variance in `sample` (rows of the attacked release): a picture that is
+    normalized by its own mean would lose its brightness. The first of `depth` halvings stacks 2×2 pixels as channels;
+    by default, the halvings end at 8 pixels a side.
 
     Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
     blocks: He et al. 2016; 2×2 pixels as channels: Shi et al. 2016.
@@ -186,7 +186,7 @@ class UNet(Decoder):
 
 
 class Pix2Pix(UNet):
-    """The U-Net decoder with a discriminator that judges overlapping pieces of the decoded images separately.
+    """The U-Net decoder, trained with a discriminator that judges overlapping pieces of decoded images separately.
 
     Decoder and discriminator are updated together: one backward pass gives both gradients, and the discriminator's
     weights are constants for the decoder's gradient.

@@ -24,7 +24,7 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """Choose a decoder's width and depth; a value that is None grows with the token size, up to 512 and 8 (for ViT-B).
+    """Choose a decoder's width and depth. If one is None, it grows with the token size, up to 512 or 8 (for ViT-B).
 
     >>> [scaled_size(dim) for dim in (96, 192, 768)]
     [(96, 3), (192, 4), (512, 8)]
@@ -37,7 +37,7 @@ def scaled_size(token_dim: int, width: int | None = None, depth: int | None = No
 
 
 def checked_width(width: int) -> int:
-    """Return the width; raise ValueError if it is no positive multiple of 16, as the MAE decoder needs."""
+    """Return the width; raise ValueError if it is not a positive multiple of 16, as the MAE decoder needs."""
     return whole("the MAE decoder's width", width, least=16, step=16)
 
 
@@ -51,7 +51,7 @@ def heads_for(width: int) -> int:
 
 
 class MaeDecoder(Decoder):
-    """The decoder of a masked autoencoder, which reads all tokens of an image; none is masked, since all are released.
+    """The decoder of a masked autoencoder (MAE). It reads all tokens of an image: all are released, and none is masked.
 
     A class token passes through the blocks without a position and is left out of the image. The width is a multiple of
     16; by default, width and depth grow with the token's size.
@@ -86,7 +86,7 @@ class AnyTokensDecoder(MaeDecoder):
     """The MAE decoder for dropped or merged tokens: a learned mask token for each patch attends to all tokens.
 
     The adversary does not know to which patch a received token belongs, so received tokens get no position. `of`
-    chooses the largest square patches of which an image has at least as many as there are tokens.
+    chooses the largest square patches that divide the image into at least one patch per token.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3; the omission of positions is
     privkit's.

@@ -21,30 +21,30 @@ _RELATION_WIDTH = 32
 _MESSAGE_TOKENS = 2_560  # most tokens of a round
 _ROUNDS = 5
 _SINKHORN_STEPS = 2
-_TEMPERATURE = 0.05  # squared distance of patches, summed over pixels, at which the teacher's assignment becomes unsure
+_TEMPERATURE = 0.05  # squared distance of patches, summed over pixels, at which the best soft assignment gets unsure
 _PLACING_WEIGHT = 0.02
 _CONTENT_RIDGE = 1e-4
 _SHARPNESS = 3.0  # power of the probabilities of places in the sharpened assignment
 _CRISP_MAY_COST = 1.2
-"""The sharpened assignment is used if its recent training error is at most this multiple of the soft one's. A sharp
-guess shows more structure than the mean of all guesses, which has the least error: SSIM .41 against .32 at one sixth
+"""The sharpened assignment is used if its recent training error is below this multiple of the soft assignment's. A
+sharp guess has more structure than a mean of guesses, which has the least error: SSIM .41 instead of .32, at one sixth
 more error."""
 
 
 class SetDecoder(Decoder):
     """A decoder for shuffled tokens: it decodes each token to a patch, and finds the patches' positions ("places").
 
-    A linear map gives each token's patch. Transformer blocks without position embedding score tokens against places,
-    and pairs of tokens against relations of places (such as beside or above; all are learned further). Placing is
-    mean-field inference: in each round, the probable places of other tokens update a token's scores, and Sinkhorn's
-    iteration turns the scores into a soft permutation. The placed patches pass through one more block, which can add
-    details that no single token holds.
+    A linear map gives each token's patch. Transformer blocks without position embedding score each token for each
+    place, and pairs of tokens for relations of places, such as beside or above; training also changes the relations.
+    Placing is mean-field inference: in each round, the probable places of other tokens update a token's scores, and
+    Sinkhorn's iteration turns the scores into a soft permutation. The placed patches pass through one more block, which
+    can add details that single tokens lack.
 
-    Further terms of the objective make a few hundred training steps enough. The decoded patches must match the image's
-    patches in the mean, which needs no order, and under the best soft assignment. Every round of placing is trained
-    towards this assignment, with a weight that grows as the decoded patches explain more of the true ones. The true
-    order is not used. An adversary that knows the patch of some tokens starts with the linear map between them
-    (`know`).
+    With further terms in the objective, a few hundred training steps are enough. The decoded patches must match the
+    image's patches in the mean, which needs no order, and under the best soft assignment. Every round of placing is
+    trained towards this assignment, with a weight that grows as the decoded patches explain more of the true patches.
+    The true order is not used. An adversary that knows the patches of some tokens starts with a linear map fitted to
+    these pairs (`know`).
 
     Source: privkit's own; learned output queries (DETR, Carion et al. 2020) were weaker in all our comparisons.
     """
@@ -69,12 +69,12 @@ class SetDecoder(Decoder):
         self.pairs = nn.Linear(self.width, 2 * _RELATIONS * _RELATION_WIDTH)
         self.relations = nn.Parameter(_relations(geometry))
         self.trust = nn.Parameter(torch.ones(_ROUNDS))
-        self.register_buffer("errors", torch.zeros(2))  # running errors of soft and of sharpened guesses
+        self.register_buffer("errors", torch.zeros(2))  # running mean errors of soft and of sharpened guesses
         self.home = nn.Parameter(torch.tensor(3.0))  # log-odds of a token's own row, as in batch shuffling
         self.positions = nn.Parameter(0.02 * torch.randn(tokens, self.width))
         self.finish = blocks(self.width, 1, heads)
         self.draw = nn.Linear(self.width, geometry.patch_dim)
-        for layer in (self.content, self.draw):  # start at a constant patch: the matching would be trained on noise
+        for layer in (self.content, self.draw):  # start at a constant patch: else noise is matched
             nn.init.zeros_(layer.weight)
 
     @classmethod
@@ -158,11 +158,11 @@ class SetDecoder(Decoder):
 
 
 class MessageDecoder(SetDecoder):
-    """A `SetDecoder` that places all tokens of a message (a batch) together: a patch may come from another image's row.
+    """A `SetDecoder` that places all tokens of a round together: a patch may come from another image's row.
 
-    It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Training with n tokens
-    takes n³ operations and about 500·n² bytes, so it suits rounds of about a thousand tokens; `of` raises
-    `NotApplicable` for more than 2,560. Source: privkit's own.
+    It is meant for batch shuffling, which moves some tokens of an image to rows of other images. A training step with n
+    tokens takes O(n³) operations and about 500·n² bytes, so the decoder suits rounds of about a thousand tokens; `of`
+    raises `NotApplicable` for more than 2,560. Source: privkit's own.
     """
 
     whole_message: ClassVar[bool] = True
@@ -193,7 +193,8 @@ def _relations(geometry: Geometry) -> Tensor:
 
 
 class Standardized(nn.Module):
-    """Normalizes tokens [..., D] by channel (as in `sample`) and within each token, and joins both results, [..., 2D].
+    """Normalizes tokens [..., D] in two ways, and joins both results, [..., 2D]: by channel statistics of `sample`, and
+    within each token.
 
     The first half keeps a token's norm, which carries information; the second is for tokens of very different norms.
     Whitening was worse in measurements: decoded patches were matched to wrong patches.
