@@ -114,7 +114,7 @@ def said(what: str, value: str, good: bool | None = None, note: str = "") -> Non
 
 
 def opacus_loop(entries: list[table.TableEntry]) -> list[float]:
-    """ε by opacus' RDP accountant, row by row, with its own orders."""
+    """ε of each row by opacus' RDP accountant, with opacus' default orders."""
     from opacus.accountants import RDPAccountant
 
     found = []

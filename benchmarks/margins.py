@@ -9,7 +9,7 @@ A test runs with its own seeds under each of three kinds of arithmetic. It also 
 these kinds in turn (`tests/margins.py` says which seeds are changed). The margin of a comparison in a test is the mean
 distance of its two sides, in standard deviations over the seeds. A comparison whose sides are the same in every run is
 not shown. Margins assume a normal distribution, which a share near 1 does not have; so "held" counts the runs in which
-the comparison was true.
+the comparison was true. "mean" and "sd" are of the left side, and "asked" is the right side.
 
 A comparison *moves* if another arithmetic changes its distance, at the test's own seeds, by more than a hundredth of
 the standard deviation. Then training or a search amplifies rounding errors, and another machine gets another number. If
@@ -214,10 +214,10 @@ def table(tests: tuple[str, ...] = ()) -> str:
     out = [
         "# Margins of the tests",
         "",
-        "`python benchmarks/run.py margins` prints this table, and says what its columns are.",
+        "`python benchmarks/run.py margins` prints this table, and `--help` explains its columns.",
         "",
-        f"{len(lines)} tests were run, {measuring} of which measure something. Of their {len(found)} comparisons, "
-        f"{len(thin)} that move lie below {ENOUGH:g} standard deviations over seeds, {fragile} over arithmetic.",
+        f"{len(lines)} tests were run. In {measuring} of them, {len(found)} comparisons differ between runs. Of these, "
+        f"{len(thin)} that move lie below {ENOUGH:g} standard deviations over seeds, and {fragile} over arithmetic.",
         "",
         "| test | comparison | moves | runs | held | mean | sd | asked "
         "| margin in sd | over arithmetic | worst | own seeds |",
@@ -249,7 +249,8 @@ def table(tests: tuple[str, ...] = ()) -> str:
     for name, some in lines.items():
         failed = [line["shift"] for line in some if line["outcome"] != "passed"]
         if failed:
-            out += ["", f"`{name}` fails otherwise in {len(failed)} of {len(some)} runs, with seeds moved by {failed}."]
+            often = f"{len(failed)} of {len(some)} runs"
+            out += ["", f"`{name}` fails for another reason in {often}, with its seeds plus {failed}."]
     return "\n".join([*out, ""])
 
 
