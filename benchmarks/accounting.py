@@ -1,4 +1,4 @@
-"""Time privkit's accounting: a table of mechanisms against opacus' RDP accountant, one exact ε, and imports.
+"""Time privkit's accounting: ε for a table of mechanisms (beside opacus' RDP accountant), one exact ε, and imports.
 
     python benchmarks/run.py accounting
 
@@ -51,7 +51,7 @@ class Options:
 
 
 def parameters(seed: int = 0) -> list[dict[str, object]]:
-    """Rows of a parameter table, in turn Poisson and without replacement."""
+    """Rows of a table of mechanisms, in turn with Poisson sampling and with sampling without replacement."""
     generator = np.random.default_rng(seed)
     rows: list[dict[str, object]] = []
     for number in range(ROWS):
@@ -69,7 +69,7 @@ def parameters(seed: int = 0) -> list[dict[str, object]]:
 
 
 def mixed(count: int, seed: int = 0) -> list[SplitMechanism]:
-    """Rounds of DP-MixSL with Dirichlet ratios, from k of n clients."""
+    """`count` random mechanisms of DP-MixSL with Dirichlet ratios, in which k of n clients take part per round."""
     generator = np.random.default_rng(seed)
 
     def one() -> SplitMechanism:
@@ -87,7 +87,7 @@ def mixed(count: int, seed: int = 0) -> list[SplitMechanism]:
 
 
 def looseness(what: str, mechanisms: list[SplitMechanism]) -> None:
-    """How far fast answers lie above composed ones."""
+    """Print median and maximum of the fast ε divided by the numerically composed ε, over these mechanisms."""
     ratios = sorted(
         answer.epsilon(one, DELTA, tight=False).epsilon / answer.epsilon(one, DELTA).epsilon for one in mechanisms
     )
@@ -97,7 +97,7 @@ def looseness(what: str, mechanisms: list[SplitMechanism]) -> None:
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
-    """Median CPU seconds, after one run that does not count."""
+    """Median CPU seconds of `work` over these repeats, after a first run that is not timed."""
     work()
     times = []
     for _ in range(repeats):
@@ -108,13 +108,13 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def said(what: str, value: str, good: bool | None = None, note: str = "") -> None:
-    """One line."""
+    """Print one line: the quantity `what`, its value, whether its target is met, and a note."""
     verdict = {None: "", True: "  met", False: "  MISSED"}[good]
     print(f"{what:<62}{value:>14}{verdict}{'  ' + note if note else ''}")
 
 
 def opacus_loop(entries: list[table.TableEntry]) -> list[float]:
-    """ε by opacus' RDP accountant, row by row, with its own orders."""
+    """ε of each row by opacus' RDP accountant, with opacus' default orders."""
     from opacus.accountants import RDPAccountant
 
     found = []
@@ -129,7 +129,7 @@ def opacus_loop(entries: list[table.TableEntry]) -> list[float]:
 
 
 def tight_loop(entries: list[table.TableEntry], interval: float | None) -> None:
-    """Numerical composition, row by row."""
+    """Compose each row numerically, on a grid with this interval; None chooses it for each row."""
     for entry in entries:
         assert entry.mechanism is not None
         composed = composed_bound(compile.steps(entry.mechanism))
@@ -138,7 +138,7 @@ def tight_loop(entries: list[table.TableEntry], interval: float | None) -> None:
 
 
 def fresh_import(module: str, repeats: int) -> tuple[float, bool]:
-    """Median wall seconds of an import in a fresh process, and whether torch came with it."""
+    """Median wall seconds of an import in a new process, and whether the import also loaded torch."""
     runs = [
         subprocess.run([sys.executable, "-c", FRESH.format(module)], capture_output=True, text=True, check=True).stdout
         for _ in range(repeats + 1)
@@ -199,7 +199,7 @@ def main(options: Options) -> None:
         said(what, f"{1e3 * one:.3f} ms", one <= TARGETS["one"], "target 1 ms")
 
     spread = entries[:: max(1, ROWS // options.tight_rows)][: options.tight_rows]
-    if options.tight_rows < ROWS:  # an even stride would take Poisson rows only
+    if options.tight_rows < ROWS:  # an even step would select Poisson rows only
         spread = [entries[(i * ROWS // options.tight_rows) // 2 * 2 + i % 2] for i in range(options.tight_rows)]
     scale = ROWS / len(spread)
     for interval in (1e-3, None):

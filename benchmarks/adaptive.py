@@ -92,7 +92,7 @@ class Options:
 
 
 def edge_query(defense: Any, patch: int, cut: str, seed: int) -> Query:
-    """Query of a frozen random edge behind a defense; positions where the defense lets places be known."""
+    """Query of a frozen random client behind a defense, with position embedding if the defense allows one."""
     lower = (
         Vit(patch=patch, cut=cut)
         .build(Images(shape=(1, 28, 28)), 10, positions=defense.position_embedding, seed=seed)
@@ -111,12 +111,12 @@ def edge_query(defense: Any, patch: int, cut: str, seed: int) -> Query:
 
 
 def scores(guess: Tensor, truth: Tensor) -> list[float]:
-    """MSE and SSIM, both over all images."""
+    """Mean MSE and mean SSIM of the guesses over all images."""
     return [float(f(truth.numpy(), guess.numpy(), data_range=1.0).mean()) for f in (mse, ssim)]
 
 
 def cells(rows: Sequence[Sequence[float]], digits: Sequence[int], within: tuple[float, float] = UNBOUNDED) -> str:
-    """Means over seeds, with Student intervals where there are several."""
+    """Cells of a table row: the mean of each column over seeds, with a Student interval for several seeds."""
     columns = np.array(rows).T
     return " | ".join(
         interval(over_values(list(column), 0.95, within), d) if len(column) > 1 and d > 1 else f"{column.mean():.{d}f}"
@@ -125,7 +125,7 @@ def cells(rows: Sequence[Sequence[float]], digits: Sequence[int], within: tuple[
 
 
 def rounds(given: Options, images: Tensor) -> None:
-    """One pass against several, by defense."""
+    """Print what attacks on one pass and on several passes recover behind each defense."""
     print("| defense | combine | decoder | R | CPU s | MSE | SSIM |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     victims, own = images[: given.victims], images[4_000 : 4_000 + given.auxiliary]
@@ -151,7 +151,7 @@ def rounds(given: Options, images: Tensor) -> None:
 
 
 def membership(given: Options, images: Tensor) -> None:
-    """Share of an image's tokens that intersection gives it, where a token equal to its own counts as its own."""
+    """Print the share of tokens that intersecting passes assigns to their image, or to an image with an equal token."""
     print("| keep | B | R | share of own contents | chance: the first pass's rows |")
     print("| --- | --- | --- | --- | --- |")
     for keep in given.keeps:
@@ -184,36 +184,36 @@ def membership(given: Options, images: Tensor) -> None:
 
 
 def _kinds(tokens: Tensor) -> Tensor:
-    """Equal tokens have one number; float32 noise apart."""
+    """A number for each token; tokens that are equal up to float32 rounding have the same number."""
     numbers: Tensor = (tokens * 1e3).round().unique(dim=0, return_inverse=True)[1]
     return numbers
 
 
 def _overlap(guess: Tensor, own: Tensor) -> float:
-    """Mean share of each row's multiset that the guess has too."""
+    """Mean over rows of the share of a row's numbers in `own` that its guess also contains."""
     most = int(own.max()) + 1
     counts = [torch.zeros(len(x), most).scatter_add(1, x, torch.ones(x.shape)) for x in (guess, own)]
     return float(torch.minimum(*counts).sum(1).mean() / own.shape[1])
 
 
 class Stages(Checkpoint):
-    """Keeps the weights after some epochs of one training."""
+    """Keeps copies of the weights after the given numbers of epochs of one training."""
 
     def __init__(self, epochs: Sequence[int]) -> None:
         super().__init__()
         self.epochs, self.kept = epochs, dict[int, Any]()
 
     def load(self) -> None:
-        """Start afresh."""
+        """Return None: the training starts from the beginning."""
 
     def save(self, state: dict[str, Any]) -> None:
-        """Keep both sides where a stage ends."""
+        """Keep the weights of clients and server, if one of the numbers of epochs is reached."""
         if len(state["curve"]) in self.epochs:
             self.kept[len(state["curve"])] = deepcopy((state["edge"], state["upper"]))
 
 
 def adv(given: Options, images: Tensor, labels: Tensor) -> None:
-    """A black-box attack, retrained at each stage of one adversarial training of `max(stages)` epochs."""
+    """Train the client adversarially for `max(stages)` epochs, and print what a new black-box attack gets per stage."""
     every = Batch(x=images, y=labels, ids=torch.arange(len(images)))
     private, test, own = every[:3_500], every[3_500:4_000], images[4_000 : 4_000 + given.auxiliary]
     victims = private[: given.victims]
@@ -249,7 +249,7 @@ def adv(given: Options, images: Tensor, labels: Tensor) -> None:
 
 
 def main(given: Options) -> None:
-    """Print one table."""
+    """Load and shuffle the digits, and measure the chosen part."""
     every = Digits().open(None, download=False, train_images=5_000).train
     pool = every.take(np.random.default_rng(0).permutation(len(every)))
     print(f"\n{given}\n")

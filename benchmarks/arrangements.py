@@ -24,7 +24,7 @@ from privkit.settings.resolve import resolve
 
 LINES = Path(__file__).resolve().parent / "results" / "shuffling" / "arrangements.jsonl"
 T2T = "t2t_vit:width=96,depth=4,heads=4,stride=2"
-"""Cut behind overlapping patches and attention, like the paper's edge, for small images: 16 tokens of 28×28 pixels."""
+"""T2T-ViT for images of 28×28 pixels: as in the paper, the client has overlapping patches and attention (16 tokens)."""
 
 ARRANGEMENTS = {
     "block1": ("vit_micro", "false"),
@@ -33,7 +33,7 @@ ARRANGEMENTS = {
     "embedding": ("vit_micro:cut=embedding", "false"),
     "tokens-to-token + t": (T2T, "first"),
 }
-"""Where the network is cut, and whether t follows the shuffle -> the model, and the option `frozen_block`."""
+"""Arrangement (cut, "+ t" if block t follows the shuffle) -> the model, and the value of the option `frozen_block`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Options:
 
 
 def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[tuple[str, AuditConfig]]:
-    """One audit for each seed, defense and arrangement, of the attacks that are missing, without a second model."""
+    """For each seed, defense and arrangement: the arrangement, and an audit with the attacks that were not run yet."""
     had = {(one["defense"], one["arrangement"], one["attack"], one["seed"]) for one in done}
     for seed in options.seeds:
         for name in options.defense:
@@ -75,7 +75,7 @@ def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[tuple[s
 
 
 def measured(where: str, config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
-    """The cells of one audit as lines; control experiments are left to audits."""
+    """Run one audit without control experiments, and return a line for each cell."""
     clock = Clock()
     with without_controls():
         run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
@@ -95,7 +95,7 @@ def measured(where: str, config: AuditConfig, options: Options) -> Iterator[dict
 
 
 def main(options: Options) -> None:
-    """Run what is missing, and append it."""
+    """Run the missing cells, and append their lines."""
     for where, config in audits(options, read_lines(LINES)):
         for found in measured(where, config, options):
             with LINES.open("a", encoding="utf-8") as lines:

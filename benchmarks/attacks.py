@@ -2,10 +2,10 @@
 
     python benchmarks/run.py attacks
 
-Three ways with equal steps are compared: the attack on 64 images of 28×28 in parallel; the attack on one image at a
-time; and a bare loop with nothing but Adam (amsgrad), the mean squared error and total variation. The client is a
-frozen convolution to 8×12×12. Times are CPU time (on a GPU, wall time), as medians over rounds in which the three ways
-take turns. The step of FSHA is timed by `benchmarks/run.py fsha --part speed`.
+Three ways with the same number of steps are compared: the attack on 64 images of 28×28 in parallel; the attack on one
+image at a time; and a minimal loop that has only Adam (amsgrad), the mean squared error and total variation. The client
+is a frozen convolution to 8×12×12. Times are CPU time (on a GPU, wall time), as medians over rounds in which the three
+ways take turns. The step of FSHA is timed by `benchmarks/run.py fsha --part speed`.
 """
 
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ def client(device: torch.device) -> nn.Module:
 
 
 def milliseconds(lower: nn.Module, smashed: Tensor, together: int) -> float:
-    """Of an image and step, so many images at a time."""
+    """Milliseconds per image and step of the attack, with `together` images at a time."""
     attack = replace(ATTACK, parallel=together)
     knowledge = ImageObservation(image_shape=SHAPE, batch_size=together, lower=lower)
     clock = perf_counter if smashed.is_cuda else process_time
@@ -58,7 +58,7 @@ def milliseconds(lower: nn.Module, smashed: Tensor, together: int) -> float:
 
 
 def bare_milliseconds(lower: nn.Module, smashed: Tensor) -> float:
-    """Of an image and step, of the least that a loop over images can do."""
+    """Milliseconds per image and step of a minimal loop over the images."""
     clock = perf_counter if smashed.is_cuda else process_time
     start = clock()
     for target in smashed.split(1):
@@ -75,7 +75,7 @@ def bare_milliseconds(lower: nn.Module, smashed: Tensor) -> float:
 
 
 def white_box(device: torch.device, rounds: int, looped: int) -> None:
-    """Print both times and their ratio; the loop is timed on its first images and counted an image and step, too."""
+    """Print the times of the three ways per image and step; the loops run on the first `looped` images only."""
     lower = client(device)
     with torch.no_grad():
         smashed = lower(torch.rand(IMAGES, *SHAPE, generator=Generator().manual_seed(0)).to(device))

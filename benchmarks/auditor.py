@@ -7,10 +7,10 @@ The mechanism is Gaussian with known ε at δ = 1e-5 and releases each canary on
 rounds: a secret coin of this probability decides in each round whether a canary takes part; otherwise only noise is
 released. An attack that knows the means scores each canary by its likelihood ratio.
 
-Bounds have 95 % confidence; "independent" and "one run, curve" are given the family of trade-off curves. Each draw is a
-run with the given number of canaries. The table shows the median bound, and the share of draws whose bound exceeds the
-true ε, which is at most .05 for a sound bound. Its last column is the share of draws that refute the claim of a
-mechanism with .8 of the claimed noise. It is written to `results/auditor/bounds.csv`.
+Bounds have 95 % confidence; "independent" and "one run, curve" assume the mechanism's family of trade-off curves. Each
+draw is a run with the given number of canaries. The table shows the median bound, and the share of draws whose bound
+exceeds the true ε; for a valid bound, its expectation is at most .05. The last column is the share of draws that refute
+the claim of a mechanism with .8 of the claimed noise. The table is written to `results/auditor/bounds.csv`.
 """
 
 import csv
@@ -36,7 +36,7 @@ TABLE = Path(__file__).parent / "results" / "auditor" / "bounds.csv"
 DELTA, SURE = 1e-5, 0.95
 Bound = Callable[[Array, Array, Family, float], float]
 Scores = Callable[[Array, float, np.random.Generator], Array]
-"""(coins, strength, draws) -> the scores of canaries, of a mechanism of this strength."""
+"""(coins, strength, random numbers) -> the canaries' scores, for a mechanism with this signal-to-noise ratio."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +65,18 @@ class Options:
 
 
 def independent(members: Array, others: Array, family: Family, claim: float) -> float:
-    """Of canaries that are independent trials."""
+    """Lower bound on ε that treats the canaries as independent trials."""
     return epsilon_independent(members, others, threshold=0.0, confidence=SURE, delta=DELTA, family=family).epsilon
 
 
 def curve(members: Array, others: Array, family: Family, claim: float) -> float:
-    """Of one run, for the whole curve, with guesses planned from the claim."""
+    """Lower bound on ε from one run, for a family of curves; the claim determines the number of guesses."""
     guesses = planned_guesses(members.size + others.size, claim, confidence=SURE, family=family)
     return epsilon_one_run_curve(members, others, confidence=SURE, delta=DELTA, guesses=guesses, family=family).epsilon
 
 
 def one_run(members: Array, others: Array, family: Family, claim: float) -> float:
-    """Of one run, for one ε and δ."""
+    """Lower bound on ε from one run, without an assumption on the curve."""
     return epsilon_one_run(members, others, confidence=SURE, delta=DELTA).epsilon
 
 
@@ -91,7 +91,7 @@ def released(coins: Array, mu: float, rng: np.random.Generator) -> Array:
 
 
 def sampled(epsilon: float, rate: float, rounds: int) -> tuple[Family, Scores]:
-    """Poisson-sampled Gaussian rounds with this ε, and the scores of canaries; at strength 1 as claimed."""
+    """Family and scores of Poisson-sampled Gaussian rounds with this ε; strength 1 is the claimed noise."""
     unit = Known(value=1, relation="add_or_remove_one", norm="l2")
     any_noise = SplitMechanism(
         smashed=unit,
@@ -114,7 +114,7 @@ def sampled(epsilon: float, rate: float, rounds: int) -> tuple[Family, Scores]:
 def draws(
     scored: Scores, strength: float, canaries: int, count: int, rng: np.random.Generator, bound: Callable[..., float]
 ) -> Array:
-    """Bounds of so many runs."""
+    """The bounds of `count` runs with random coins."""
     found = []
     for _ in range(count):
         coins = rng.random(canaries) < 0.5
@@ -124,7 +124,7 @@ def draws(
 
 
 def main(options: Options) -> None:
-    """Draw, print and write."""
+    """Compute the bounds for each ε and number of canaries; print and write the table."""
     if options.rate is not None and options.table == TABLE:
         raise ValueError(f"{TABLE.name} holds bounds of one release; name another file with --table")
     options.table.parent.mkdir(parents=True, exist_ok=True)

@@ -3,10 +3,13 @@
     python benchmarks/campaign.py --seed 1 --count 10000 --rows FOLDER/rows.jsonl --record
 
 Each mechanism is determined by (seed, index); `--show INDEX` computes one again and prints everything. A stopped
-campaign continues, since rows in the file are not computed again. The exit code is 1 if there is a violation: an upper
-bound below the true privacy loss of some pair of neighboring datasets (`campaign_answers`), or a lower bound above it;
-a published claim that is wrongly called sound; two answers that contradict each other; or an exception whose message is
-not a sentence. `--record` appends a summary to `benchmarks/results/campaign.jsonl`.
+campaign continues, since rows in the file are not computed again. `--record` appends a summary to
+`benchmarks/results/campaign.jsonl`. The exit code is 1 if there is a violation:
+
+* an upper bound below, or a lower bound above, the privacy loss of a pair of neighboring datasets (`campaign_answers`);
+* a published claim that is wrongly called sound;
+* two answers that contradict each other;
+* an exception that is not a refusal with a reason.
 """
 
 from __future__ import annotations
@@ -42,22 +45,22 @@ from privkit.run.provenance import circumstances  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "campaign.jsonl"
 CLOSE = 1e-6
-"""Relative difference that rounding may make; the oracle's own bounds on compositions need none of it."""
+"""Relative tolerance of the comparisons, for rounding errors."""
 
 
 def _shows(spec: dict[str, Any]) -> bool:
-    """Whether somebody but the client may learn when it takes part."""
+    """Whether the server or another client may learn in which rounds a client takes part."""
     return bool(spec["mixing"].get("colluding")) or spec["lower_model"] != "frozen"
 
 
 def _drawn(spec: dict[str, Any]) -> bool:
-    """Whether some clients of all are drawn."""
+    """Whether each round draws only some of the clients."""
     taking = spec["participation"]
     return taking["kind"] == "without_replacement" and taking["chosen"] < taking["clients"]
 
 
 def _seated(spec: dict[str, Any]) -> bool:
-    """Whether clients take seats with uneven ratios at random, and Gaussian noise is charged by their mean."""
+    """Whether clients take seats (places in the mixture) with unequal ratios at random, and the noise is Gaussian."""
     ratio = spec["mixing"].get("ratio", {})
     if spec["participation"]["kind"] != "without_replacement" or spec["noise"]["law"] != "gaussian":
         return False
@@ -80,11 +83,11 @@ SAID = (
     (lambda s: s["participation"]["kind"] == "shuffled_epochs", "nothing is credited to the shuffle"),
     (lambda s: s["mixing"]["kind"] == "hidden_mask", "mask"),
 )
-"""What a certificate must mention among its assumptions, and when."""
+"""(condition, words): if a specification meets the condition, its certificate's assumptions must contain the words."""
 
 
 class Verdict:
-    """What was compared for one specification."""
+    """The comparisons that were made for one specification, and the violations among them."""
 
     def __init__(self) -> None:
         self.checked: Counter[str] = Counter()
@@ -93,14 +96,14 @@ class Verdict:
         self.refused = ""
 
     def hold(self, check: str, holds: bool, **numbers: object) -> None:
-        """One comparison."""
+        """Count the comparison `check`; if it does not hold, record a violation with these numbers."""
         self.checked[check] += 1
         if not holds:
             self.violations.append({"check": check, **numbers})
 
 
 def judge(question: Question) -> Verdict:
-    """Every comparison of one specification."""
+    """Compare privkit's answers about one specification with the oracle's."""
     verdict = Verdict()
     try:
         mechanism = records.from_json(question.spec)
@@ -124,7 +127,7 @@ def judge(question: Question) -> Verdict:
 
 
 def _epsilon(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
-    """ε at δ and δ at ε, against the worst world."""
+    """Compare privkit's ε at δ, and its δ at ε, with the oracle's worst world (pair of datasets)."""
     spec, delta = question.spec, question.delta
     certificate = answer.epsilon(mechanism, delta, tight=question.deep)
     true = truth(spec, delta, question.deep, most=certificate.lower is not None)
@@ -161,7 +164,7 @@ def _epsilon(question: Question, mechanism: SplitMechanism, verdict: Verdict) ->
         verdict.hold("delta", proven >= near, at=at, claimed=proven, true=least, world=true.world, by=back.method)
     if (
         0 < certificate.epsilon < inf and certificate.lower == certificate.epsilon
-    ):  # both ways are exact: they must be inverse
+    ):  # ε is exact, so δ at this ε must be the given δ
         ask = lambda e: answer.delta(mechanism, e, tight=question.deep).delta or 0.0  # noqa: E731
         above, below = ask(certificate.epsilon * (1 - 1e-9)), ask(certificate.epsilon * (1 + 1e-9))
         inverse = below * (1 - 1e-5) <= delta <= above * (1 + 1e-5)
@@ -169,7 +172,7 @@ def _epsilon(question: Question, mechanism: SplitMechanism, verdict: Verdict) ->
 
 
 def _published(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
-    """A published claim that is called sound must be."""
+    """Check a published ε: if privkit calls it sound, it is at least the oracle's; otherwise, privkit says why not."""
     try:
         certificate = as_published(mechanism, question.delta)
     except ValueError:
@@ -189,16 +192,16 @@ def _published(question: Question, mechanism: SplitMechanism, verdict: Verdict) 
 
 
 def _round_trip(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
-    """JSON and back is the same mechanism."""
+    """Check that a mechanism does not change if it is written to JSON and read again."""
     text = json.dumps(records.to_json(mechanism))
     verdict.hold("round trip", records.from_json(json.loads(text)) == mechanism, spec=text)
 
 
 def _renyi(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
-    """A Rényi curve is above the divergence of every pair."""
+    """Check that privkit's Rényi curve is not below the divergence of any of the oracle's pairs of datasets."""
     least = renyi_curve(question.spec, np.array(question.orders))
     curve = np.array(answer.rdp(mechanism, question.orders).values)
-    digits = 1e-12 + mechanism.rounds * np.finfo(float).eps  # of the oracle, whose rounds have a rounding error each
+    digits = 1e-12 + mechanism.rounds * np.finfo(float).eps  # the oracle's rounding error
     for order, claimed, true in zip(question.orders, curve.tolist(), least.tolist(), strict=True):
         verdict.hold("renyi", claimed >= true * (1 - CLOSE) - digits, order=order, claimed=claimed, true=true)
 
@@ -224,7 +227,7 @@ def _monotone(question: Question, mechanism: SplitMechanism, verdict: Verdict) -
 
 
 def _ledger(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
-    """Two charges cost at least what they give away together."""
+    """Check that a ledger's ε grows with a second charge, and is at least the oracle's ε of all charges."""
     delta, deep = question.delta, question.deep
     true = truth(question.spec, delta, False).low
     try:
@@ -247,7 +250,7 @@ def _ledger(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> 
 
 
 def _calibrate(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
-    """What is calibrated to a target reaches it, and not by luck: the oracle agrees."""
+    """Check that a mechanism calibrated to a target ε does not exceed it, by privkit's and by the oracle's ε."""
     target = min(max(question.epsilon, 0.1), 20.0)
     parameter = (
         "sigma"
@@ -268,7 +271,7 @@ def _calibrate(question: Question, mechanism: SplitMechanism, verdict: Verdict) 
 
 
 def row(seed: int, index: int) -> dict[str, Any]:
-    """The verdict about one specification, as it is stored."""
+    """The verdict on the specification (seed, index), as a row of the file."""
     start, question = process_time(), Draw(seed, index).question()
     verdict = judge(question)
     return {
@@ -285,7 +288,7 @@ def row(seed: int, index: int) -> dict[str, Any]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Counts by kind, and how far the proven ε lies above what a world gives away."""
+    """Numbers of specifications and comparisons, and quantiles of the proven ε divided by the oracle's lower bound."""
     checked, violations = Counter[str](), Counter[str]()
     for one in rows:
         checked.update(one["checked"])
@@ -315,7 +318,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def environment(seed: int) -> dict[str, Any]:
-    """Where and with what it ran."""
+    """Date, seed, commit, machine and library versions of the campaign."""
     noted = circumstances("cpu", 1).noted
     return {
         "date": date.today().isoformat(),
@@ -332,10 +335,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="index of the first specification")
     parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--rows", type=Path, help="one line a specification; what it holds is not computed again")
+    parser.add_argument("--rows", type=Path, help="file with one line per specification; these are not computed again")
     parser.add_argument("--record", action="store_true", help=f"append the summary to {RESULTS.name}")
-    parser.add_argument("--note", default="", help="goes into the summary")
-    parser.add_argument("--show", type=int, metavar="INDEX", help="ask one specification again and print everything")
+    parser.add_argument("--note", default="", help="text to add to the summary")
+    parser.add_argument("--show", type=int, metavar="INDEX", help="check only this specification and print everything")
     options = parser.parse_args(arguments)
     if options.show is not None:
         question = Draw(options.seed, options.show).question()
@@ -367,7 +370,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _resumed(path: Path | None, seed: int) -> dict[int, dict[str, Any]]:
-    """Rows of this seed that are in the file; a torn last line is computed again."""
+    """Index -> row of this seed in the file. A last line that is incomplete is left out, so it is computed again."""
     answers: dict[int, dict[str, Any]] = {}
     if path is None:
         return answers

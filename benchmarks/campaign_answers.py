@@ -1,4 +1,4 @@
-"""What a specification gives away at least: the worst of its worlds, as ε, δ and a Rényi curve."""
+"""Lower bounds on a specification's ε, δ and Rényi divergence, from the worst of its worlds (pairs of datasets)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from scipy.special import expit, logsumexp
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """Bounds on the ε of the worst world, and which it is; `deep` where a composition took part."""
+    """Bounds on the ε of the worst world, and its name; `deep` says whether a numerical composition was used."""
 
     low: float
     high: float
@@ -46,7 +46,7 @@ class Truth:
 
 
 def truth(m: Spec, delta: float, deep: bool = True, *, most: bool = False) -> Truth:
-    """The worst of all worlds at δ; `high` is a bound for continuous ratios only if `most` asks for it."""
+    """Bounds on the ε of the worst world at δ. For continuous ratios, `high` is infinite if `most` is False."""
     cells = 25
     best, high, name, used = 0.0, 0.0, "", False
     for world in worlds(m, "low", cells):
@@ -63,7 +63,7 @@ def truth(m: Spec, delta: float, deep: bool = True, *, most: bool = False) -> Tr
 
 
 def together(first: Spec, second: Spec, delta: float, deep: bool) -> float:
-    """ε at least of two mechanisms on one pair of datasets; both in the direction that costs more by itself."""
+    """Lower bound on ε at δ if both mechanisms run on the same data, from the first three worlds of each."""
     pairs = [[world for world in worlds(m) if world.parts and not world.hidden] for m in (first, second)]
     best = 0.0
     for one in pairs[0][:3]:
@@ -75,7 +75,10 @@ def together(first: Spec, second: Spec, delta: float, deep: bool) -> float:
 
 
 def _bounds(world: World, delta: float, deep: bool) -> tuple[Bounds, bool]:
-    """Bounds of one world; weak ones where a composition is needed and not wanted, or does not fit."""
+    """Bounds on the ε of one world, and whether a composition gave them.
+
+    The bounds are weak if the world needs a composition that `deep` forbids or that is too large.
+    """
     if world.test is not None:
         low = invert(world.test, delta)
         return Bounds(low=low, high=low if world.exact else inf), False
@@ -102,7 +105,7 @@ def _bounds(world: World, delta: float, deep: bool) -> tuple[Bounds, bool]:
 
 
 def closed_form(world: World) -> Part | None:
-    """One release that stands for the whole world; None where parts must be composed."""
+    """One release with the privacy loss of the whole world; None if its parts must be composed numerically."""
     live = [one for one in world.parts if one.shift.max() > 0] or [world.parts[0]]
     if all(one.rate == 1 and one.shift.size == 1 and one.law == "gaussian" for one in live):
         return part(sqrt(sum(one.rounds * float(one.shift[0]) ** 2 for one in live)))
@@ -112,7 +115,7 @@ def closed_form(world: World) -> Part | None:
 
 
 def weak_log_delta(world: World, epsilon: float) -> float:
-    """ln δ at least: of one round alone, or of the event that every round draws the neighbor and a large ratio."""
+    """Lower bound on ln δ(ε), from one round alone or from the event that every round draws the record."""
     best = -inf
     for one in world.parts:
         if one.pair == "up":
@@ -120,21 +123,22 @@ def weak_log_delta(world: World, epsilon: float) -> float:
     if any(one.law == "laplace" or one.pair != "up" for one in world.parts):
         return best
     live = [one for one in world.parts if one.shift.max() > 0]
-    parts = live[:1] + [one for one in live[1:] if one.shift.size == 1]  # only one law of coins is worked with
+    parts = live[:1] + [one for one in live[1:] if one.shift.size == 1]  # only the first part may have coins
     if not parts:
         return best
     order = np.argsort(-parts[0].shift)
     chance = np.log(np.minimum(np.cumsum(parts[0].weight[order]), 1.0))
     others = sum(one.rounds * float(one.shift[0]) ** 2 for one in parts[1:])
     log_rate = sum(one.rounds * log(one.rate) for one in parts)
-    # p ≥ γ^T·P(λ ≥ x)^T·(what is sent then), so that δ(ε) ≥ w·δ_G(ε − ln w) with that weight w.
+    # All T rounds draw the record, with public ratios λ ≥ x, with probability γ^T·P(λ ≥ x)^T. So δ(ε) is at least this
+    # probability times δ_G(ε − T·ln γ).
     total = np.sqrt(parts[0].rounds * parts[0].shift[order] ** 2 + others)
     given = log_rate + parts[0].rounds * chance
     return max(best, float(np.max(given + log_profile(epsilon - log_rate, total))))
 
 
 def log_delta(m: Spec, epsilon: float) -> float:
-    """ln δ at least at ε, without composition."""
+    """Lower bound on ln δ at ε over all worlds, without numerical composition."""
     logs = []
     for world in worlds(m, "low", 40):
         if world.sampled_once < 1:
@@ -153,7 +157,7 @@ def log_delta(m: Spec, epsilon: float) -> float:
 
 
 def renyi_curve(m: Spec, orders: Array) -> Array:
-    """[A] Rényi divergence of a run, at least."""
+    """[A] Lower bound on the Rényi divergence of a whole run, at each of A orders."""
     best = np.zeros(orders.size)
     if campaign_secrets.applies(m):
         return np.array([campaign_secrets.curve(m, length_of(m), order) for order in orders.tolist()])
@@ -172,12 +176,12 @@ def renyi_curve(m: Spec, orders: Array) -> Array:
 
 
 def _dirichlet_renyi(m: Spec, order: float) -> float:
-    """ln E exp(α(α−1)μ(λ)²/2)/(α − 1) by the trapezoidal rule in logit λ, to e^−60 of the peak."""
+    """Rényi divergence ln E exp(α(α−1)μ(λ)²/2)/(α − 1) for a Dirichlet ratio λ, by the trapezoidal rule in logit λ."""
     mixing, a = m["mixing"], ratio_of(m)["concentration"]
     b, patches = a * (mixing["ratio"]["clients"] - 1), mixing.get("patches")
 
     def logs(x: Array, below: float) -> tuple[Array, Array]:
-        """Log density and exponent, the latter at a λ that is a step lower, where patches make it jump."""
+        """Log density at x = logit λ, and the exponent at x − `below`, since it jumps where a patch is added."""
         ratio = expit(x - below)
         count = np.zeros(x.size) if patches is None else np.ceil(ratio * patches * (1 - 1e-14))
         law = Points(weight=np.ones(x.size), ratio=ratio, count=count, norm=ratio**2 + (1 - ratio) ** 2)
@@ -196,7 +200,7 @@ def _dirichlet_renyi(m: Spec, order: float) -> float:
 
 
 def _squared(m: Spec, law: Points) -> Array:
-    """[J] squared shift of a round, at each ratio."""
+    """[J] Squared shift of one round at each ratio: squared distance of the two means over the noise's variance."""
     (label, variance), mixing = scales_of(m), m["mixing"]
     own = own_shifts(m, law.ratio, law.norm)
     if mixing["kind"] == "mixup":
@@ -204,7 +208,7 @@ def _squared(m: Spec, law: Points) -> Array:
     if m["smashed"]["kind"] not in ("clamp", "patch_ball") and m["random_masks"]:
         held = distance(m["smashed"], m["relation"]) * law.count / mixing["patches"]
     elif m["smashed"]["kind"] == "clamp" and m["random_masks"]:
-        held = distance(m["smashed"], m["relation"]) * law.count / mixing["patches"]  # of the mean number; by convexity
+        held = distance(m["smashed"], m["relation"]) * law.count / mixing["patches"]  # a lower bound, by convexity
     else:
         held = kept(m["smashed"], m["relation"], mixing["patches"], law.count)
     return m["releases"] * (held / variance + own * label)

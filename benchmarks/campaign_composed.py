@@ -1,6 +1,6 @@
 """Lower and upper bounds on ε of a composition, computed on a grid; Hoeffding's bound covers the rounding.
 
-The code uses nothing of privkit.
+The code does not use privkit.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from scipy.fft import irfft, rfft
 from scipy.special import logsumexp, ndtr, ndtri_exp
 
 LARGEST = 2**20
-"""Nodes of a grid; a composition that needs more has no oracle here."""
+"""Largest number of nodes of a grid."""
 
 
 class TooLarge(Exception):
-    """The composition does not fit into the grid."""
+    """A composition needs more than `LARGEST` nodes."""
 
 
 # Composition ---------------------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Bounds on the ε of one pair at one δ."""
+    """Bounds on the ε of one pair of datasets at one δ."""
 
     low: float
     high: float
@@ -80,7 +80,7 @@ def _composed(parts: Sequence[Part], delta: float, fineness: float) -> Bounds:
 
 
 def _described(one: Part, tail: float) -> tuple[float, float, tuple[float, float]]:
-    """Mean and variance of one loss, and the ends between which it lies but for `tail` on either side."""
+    """Mean and variance of one release's privacy loss, and an interval with probability < `tail` beyond each end."""
     mean = square = 0.0
     for shift, weight in zip(one.shift.tolist(), one.weight.tolist(), strict=True):
         losses, chances = _outcomes(one, shift)
@@ -90,7 +90,7 @@ def _described(one: Part, tail: float) -> tuple[float, float, tuple[float, float
 
 
 def _outcomes(one: Part, shift: float) -> tuple[Array, Array]:
-    """Losses of one coin and their chances, as nodes of a quadrature."""
+    """Values of the privacy loss for one coin's `shift`, and their probabilities, as nodes of a quadrature."""
     g = one.rate
     if one.law == "laplace":  # atoms at both ends, and a density e^{(ℓ − t)/2}/4 or e^{−(ℓ + t)/2}/4 between
         base = np.concatenate([[shift, -shift], shift * NODES])
@@ -113,7 +113,7 @@ def _density(y: Array) -> Array:
 
 
 def _rounded(one: Part, d: float, tail: float, low: float, high: float) -> tuple[int, Array]:
-    """First node and masses of the loss, rounded to the nearest node."""
+    """The loss rounded to the nearest node: index of the first node, and the probability of each node."""
     first, last = round(low / d) - 1, round(high / d) + 1
     return first, _masses(one, (np.arange(first, last + 2) - 0.5) * d)
 
@@ -123,7 +123,7 @@ def _mean(masses: Array, start: float, d: float) -> float:
 
 
 def _masses(one: Part, edges: Array) -> Array:
-    """[n] probability of a loss in (edge, next edge], from whichever tail is smaller."""
+    """[n] Probability of a loss in (edge, next edge], as a difference of the smaller tails."""
     masses = np.zeros(edges.size - 1)
     for shift, weight in zip(one.shift.tolist(), one.weight.tolist(), strict=True):
         if shift > 0:
@@ -135,7 +135,7 @@ def _masses(one: Part, edges: Array) -> Array:
 
 
 def _tails(one: Part, shift: float, loss: Array) -> tuple[Array, Array]:
-    """P(L ≤ loss) and P(L > loss) of one coin's loss, under the first of the pair."""
+    """P(L ≤ loss) and P(L > loss) for the privacy loss L at one coin's `shift`, under the first dataset."""
     g = one.rate
     if one.pair == "middle":
         y = _middle_inverse(shift, g, loss)
@@ -145,13 +145,13 @@ def _tails(one: Part, shift: float, loss: Array) -> tuple[Array, Array]:
         inner = np.expm1(sign * loss) / g
         base = np.where(inner > -1, np.where(sign * loss > 30, sign * loss - log(g), np.log1p(inner)), -inf)
     first, second = _base_tails(one.law, shift, base)
-    if one.pair == "down":  # under what the neighbor is not in; the loss falls as the base loss grows
+    if one.pair == "down":  # under the dataset without the record, where the loss falls as `base` grows
         return second[1], second[0]
     return (1 - g) * second[0] + g * first[0], (1 - g) * second[1] + g * first[1]
 
 
 def _base_tails(law: str, shift: float, loss: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Tails of the unsampled loss under either of the pair."""
+    """P(L ≤ loss) and P(L > loss) for the loss L without sampling, under each of the two datasets."""
     if law == "gaussian":
         up, down = loss / shift - shift / 2, loss / shift + shift / 2
         return (ndtr(up), ndtr(-up)), (ndtr(down), ndtr(-down))
@@ -170,13 +170,13 @@ def _middle_loss(shift: float, g: float, y: Array) -> Array:
 
 
 def _middle_inverse(shift: float, g: float, loss: Array) -> Array:
-    """The output at which the loss of the pair around its middle is this much; it increases."""
+    """The output at which the pair "middle" has this privacy loss, which grows with the output."""
     y = np.linspace(-45 - shift / 2, 45 + shift / 2, 60_001)
     return np.interp(loss, _middle_loss(shift, g, y), y, left=-inf, right=inf)
 
 
 def _ends(one: Part, tail: float) -> tuple[float, float]:
-    """Losses beyond which less than `tail` lies."""
+    """Interval of the privacy loss with probability < `tail` beyond each end."""
     g, top = one.rate, float(one.shift.max())
     if one.law == "laplace":
         base = (-top, top)
@@ -191,7 +191,7 @@ def _ends(one: Part, tail: float) -> tuple[float, float]:
 
 
 class _Sums:
-    """Sums of rounded losses, tilted to where δ lies, by one transform."""
+    """Distribution of the sum of all rounded losses, tilted towards the wanted δ, by one Fourier transform."""
 
     def __init__(self, counts: list[int], grids: list[tuple[int, Array]], d: float, log_delta: float) -> None:
         self.d, self.counts, self.grids = d, counts, grids
@@ -232,8 +232,8 @@ class _Sums:
         return cumulant, mean, variance
 
     def _saddle(self, log_delta: float) -> float:
-        """Tilt at which λ·K′(λ) − K(λ) is ln(1/δ), by bisection on its logarithm."""
-        low, high = -25.0, log(0.3 / self.d)  # what differs by less than the interval is not told apart
+        """Tilt λ at which λ·K′(λ) − K(λ) = ln(1/δ) for the cumulant K, by bisection of ln λ."""
+        low, high = -25.0, log(0.3 / self.d)  # a larger tilt looks inside one interval of the grid
         for _ in range(40):
             middle = (low + high) / 2
             cumulant, mean, _ = self._moments(exp(middle))
@@ -241,7 +241,7 @@ class _Sums:
         return exp(low)
 
     def _window(self) -> tuple[int, int]:
-        """Nodes that hold all of the tilted sum but 1e-15, by Chernoff's bound."""
+        """First and last node, beyond which the tilted sum has a probability below 1e-15 by Chernoff's bound."""
         around = self._moments(self.tilt)[0]
         least = sum(count * low for count, (low, _) in zip(self.counts, self.grids, strict=True))
         most = sum(
@@ -260,7 +260,7 @@ class _Sums:
         return low, high
 
     def log_delta(self, node: int, side: int) -> float:
-        """ln δ at a node, less (−1) or more (+1) the noise of the transform."""
+        """Lower (`side` −1) or upper (+1) bound on ln δ at a node, in view of the transform's rounding errors."""
         beyond = slice(node + 1, None)
         gap = self.at[beyond] - self.at[node]
         weight = np.exp(-self.tilt * gap) * -np.expm1(-gap)
@@ -269,17 +269,17 @@ class _Sums:
         return self.cumulant - self.tilt * float(self.at[node]) + log(value) if value > 0 else -inf
 
     def epsilon(self, delta: float, side: int) -> float:
-        """A node at which δ is still larger (−1), or no longer (+1)."""
+        """ε of a node at which δ is still larger than `delta` (`side` −1), or no longer larger (+1)."""
         if not 0 < delta < 1:
             return -inf if side < 0 else inf
         target, low, high = log(delta), -1, self.at.size - 1
-        for deviations in (6, 4, 3, 2, 1, 0.5, 0):  # further to the left, everything is below the noise
+        for deviations in (6, 4, 3, 2, 1, 0.5, 0):  # further left, rounding errors dominate
             low = min(max(0, round((self.mean - deviations * self.deviation - self.at[0]) / self.d)), high)
             if self.log_delta(low, side) > target:
                 break
         else:
             return -inf if side < 0 else float(self.at[low])
-        if self.log_delta(high, side) > target:  # δ is below what the transform can tell
+        if self.log_delta(high, side) > target:  # δ is smaller than the rounding errors
             return float(self.at[low]) if side < 0 else inf
         while high - low > 1:
             middle = (low + high) // 2
@@ -288,7 +288,7 @@ class _Sums:
 
 
 def _blocks(first: int, masses: Array, d: float) -> tuple[Array, Array]:
-    """Means and log masses of blocks of nodes, at most some four thousand: enough to find tilt and window."""
+    """Mean loss and log probability of at most 4,096 blocks of nodes, which determine tilt and window."""
     width = ceil(masses.size / 4096)
     padded = np.zeros(width * ceil(masses.size / width))
     padded[: masses.size] = masses

@@ -1,4 +1,4 @@
-"""Random specifications of everything that `SplitMechanism` can say, as JSON, each from (seed, index) alone."""
+"""Draw random specifications (JSON) of every kind of `SplitMechanism`; each is determined by (seed, index)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATCHES = (1, 2, 3, 4, 7, 16, 49, 64, 100, 196)
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One specification and what is asked about it."""
+    """One specification, and the values at which privkit's answers about it are checked."""
 
     spec: Spec
     delta: float
@@ -25,26 +25,26 @@ class Question:
     deep: bool
     extra: str
     other: Spec
-    """Of the same relation and unit: what the same ledger is charged with, too."""
+    """A second specification for the same ledger, with the same relation and unit."""
 
 
 class Draw:
-    """Random choices of one question."""
+    """Random draws that make one question."""
 
     def __init__(self, seed: int, index: int) -> None:
         self.random = np.random.default_rng([seed, index])
 
     def one(self, **shares: float) -> str:
-        """A word, by its share."""
+        """One of the names, drawn with probabilities proportional to `shares`."""
         total = sum(shares.values())
         return str(self.random.choice(list(shares), p=[share / total for share in shares.values()]))
 
     def log(self, low: float, high: float) -> float:
-        """Log-uniform."""
+        """A log-uniform number in [low, high]."""
         return float(np.exp(self.random.uniform(np.log(low), np.log(high))))
 
     def whole(self, low: int, high: int) -> int:
-        """Log-uniform whole number, both ends included."""
+        """A log-uniform integer from `low` to `high`, both included."""
         return min(high, int(self.log(low, high + 1)))
 
     def chance(self, p: float) -> bool:
@@ -64,7 +64,7 @@ class Draw:
         )
 
     def secret(self) -> Spec:
-        """Random allocation, shuffled epochs, a hidden mask or randomized response."""
+        """A specification with random allocation, shuffled epochs, a hidden mask or randomized response."""
         kind = self.one(allocation=1, shuffle=1, mask=1, response=1)
         spec: Spec = {
             "kind": "split_mechanism",
@@ -101,7 +101,7 @@ class Draw:
         }
 
     def usual(self, relation: str = "", unit: str = "") -> Spec:
-        wild = self.chance(0.05)  # any combination: most of these are refused
+        wild = self.chance(0.05)  # any combination of options, most of which privkit refuses
         relation = relation or self.one(replace_one=0.78, add_or_remove_one=0.22)
         mixing = self.mixing(wild or relation == "replace_one")
         unit = unit or self.one(record=0.65, client=0.35)
@@ -193,7 +193,7 @@ class Draw:
             return {"kind": "fixed", "ratios": [1 / group] * group}
         if kind == "fixed":
             return {"kind": "fixed", "ratios": self.shares(group)}
-        if kind == "near":  # a little more than whole patches
+        if kind == "near":  # slightly more than a whole number of patches
             share = (int(self.random.integers(0, patches)) if patches else 1) / (patches or 2) + self.log(1e-12, 1e-8)
             return {"kind": "fixed", "ratios": [share, 1 - share]}
         if kind == "counts":
@@ -222,7 +222,7 @@ class Draw:
         return {"kind": kind, "chosen": group, "clients": group if self.chance(0.05) else group + self.whole(1, 10**4)}
 
     def noise(self, spec: Spec, law: str) -> Spec:
-        """So much that the whole run loses something that can be told from nothing and from everything, as a rule."""
+        """Noise of such strength that the privacy loss of the whole run is usually neither tiny nor huge."""
         target = self.log(0.05, 12) if self.chance(0.88) else self.log(1e-6, 300)
         taking = spec["participation"]
         rate = taking.get("rate") or taking.get("chosen", 1) / taking.get("clients", 1)
@@ -236,7 +236,7 @@ class Draw:
         each = max(each, min(each / rate, self.log(0.2, 4)))
         whole = distance(spec["smashed"], spec["relation"], norm) ** (1 / norm)
         label = 0.0 if spec["labels"] is None else distance(spec["labels"], spec["relation"], norm) ** (1 / norm)
-        if law == "laplace":  # coordinates add up as rounds do
+        if law == "laplace":  # losses add up over coordinates as over rounds
             dimensions = spec["smashed"].get("dimensions", 1)
             whole /= sqrt(dimensions)
         return {
@@ -262,7 +262,7 @@ class Draw:
 
 
 def features(spec: dict[str, Any]) -> str:
-    """What is special about a specification, for the counts."""
+    """The kind of mixing and the special features of a specification, as one text for a row."""
     mixing, clip, taking = spec["mixing"], spec["smashed"], spec["participation"]
     ratio, kind = mixing.get("ratio", {}), spec["mixing"]["kind"]
     marks = {

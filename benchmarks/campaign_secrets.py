@@ -21,13 +21,13 @@ from scipy.stats import hypergeom
 Array = NDArray[np.float64]
 Spec = dict[str, Any]
 MOST_ANSWERS = 2000
-"""Answers whose losses are summed up; more give away no less."""
+"""Largest number of answers whose losses are summed up; further answers reveal more, so a lower bound remains."""
 
 Tests = list[tuple[str, Callable[[float], float]]]
 
 
 def applies(m: Spec) -> bool:
-    """Whether a specification keeps places secret, or answers at random."""
+    """Whether a specification has secret positions or randomized response."""
     special = ("random_allocation", "shuffled_epochs", "hidden_mask", "categories")
     return any(m[name]["kind"] in special for name in ("participation", "mixing", "smashed"))
 
@@ -47,28 +47,28 @@ def tests(m: Spec, length: float) -> tuple[Tests, bool]:
     if taking["kind"] in (
         "random_allocation",
         "shuffled_epochs",
-    ):  # others equal one neighbor
+    ):  # all other records equal one neighbor's record
         chosen, places = taking.get("participations", 1), taking["epoch_rounds"]
         shift = sqrt(length) / sigma
         bounds = _places(shift, chosen, places, places, m["rounds"] // places)
         both_ends = m["smashed"]["kind"] in ("ball", "known") and not m["smashed"].get("nonnegative")
         if taking["kind"] == "shuffled_epochs" and m["relation"] == "add_or_remove_one" and both_ends:
-            # All others lie opposite the record: it moves its batch by twice the norm, and a placeholder by once.
+            # All other records lie opposite. The record moves its batch by twice the norm, a placeholder by once.
             bounds.append(("displaced", lambda e: _largest(e, 2 * shift, 1, places, shift)))
         return bounds, False
     chosen, places, clip = mask["kept"], mask["patches"], m["smashed"]
     if clip["kind"] == "patch_ball":
         bounds = _places(sqrt(length / places) / sigma, chosen, places, places, m["rounds"])
-        if m["relation"] == "replace_one":  # the other tests are against zeros, which are nearer
+        if m["relation"] == "replace_one":  # the other tests compare with zeros, which are nearer
             bounds = [one for one in bounds if one[0] == "places added up"]
         return bounds, False
-    largest = -(-clip["dimensions"] // places)  # coordinates in the largest patches, of which there are so many
+    largest = -(-clip["dimensions"] // places)  # coordinates in each of the `many` largest patches
     many = clip["dimensions"] - (largest - 1) * places
     return _places(sqrt(length / clip["dimensions"] * largest) / sigma, chosen, places, many, m["rounds"]), False
 
 
 def curve(m: Spec, length: float, order: float) -> float:
-    """Rényi divergence at least."""
+    """Lower bound on the Rényi divergence of this order."""
     if m["smashed"]["kind"] == "categories":
         true, other, classes = _chances(m)
         with mpmath.workdps(50):
@@ -97,7 +97,7 @@ def curve(m: Spec, length: float, order: float) -> float:
 
 
 def _places(shift: float, chosen: int, places: int, many: int, times: int) -> Tests:
-    """Tests on a shift in `chosen` of `places` secret places, of which `many` hold anything."""
+    """Tests for a shift in `chosen` of `places` positions, which are secret; only `many` positions are not empty."""
     j = np.arange(min(chosen, many) + 1.0)
     chance = hypergeom.pmf(j, places, many, chosen)
     sums = Part(shift=j * shift / sqrt(many), weight=chance)
@@ -122,7 +122,7 @@ def _largest(epsilon: float, shift: float, chosen: int, places: int, other: floa
     """
     if chosen == 0:
         return -inf
-    c = np.linspace(-5, 36, 4001)  # further out, the tail is no number
+    c = np.linspace(-5, 36, 4001)  # further out, the tail underflows
     first = _log1mexp(chosen * log_ndtr(c - shift) + (places - chosen) * log_ndtr(c))
     second = epsilon + _log1mexp(chosen * log_ndtr(c - other) + (places - chosen) * log_ndtr(c))
     better = second < first
@@ -138,7 +138,7 @@ def _log1mexp(x: Array) -> Array:
 
 
 def _chances(m: Spec) -> tuple[float, float, int]:
-    """Of the true answer and of any other one."""
+    """Probability of the true answer, probability of each other answer, and number of classes."""
     p, classes = m["noise"]["smashed"], m["smashed"]["classes"]
     return 1 - p + p / classes, p / classes, classes
 
@@ -148,7 +148,7 @@ def _count(m: Spec) -> int:
 
 
 def _answers(m: Spec) -> Callable[[float], float]:
-    """Every answer's loss is e, 0 or −e; sums by squaring, all terms positive."""
+    """Function from ε to ln δ of all answers; each has the loss e, 0 or −e, and sums are found by squaring."""
     true, other, classes = _chances(m)
     each, count = log1p((true - other) / other), min(_count(m), MOST_ANSWERS)
     power, base, left = np.ones(1), np.array([other, (classes - 2) * other, true]), count

@@ -23,7 +23,7 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Independent repetitions of one noisy release, seen for each of two neighboring datasets.
+    """Independent repetitions of one noisy release, for two neighboring datasets.
 
     Attributes:
         shift: [J] distance between the two means, divided by the noise's scale, for each of the J values of public
@@ -45,7 +45,7 @@ class Part:
 
 
 def part(shift: float, rounds: int = 1, **more: object) -> Part:
-    """A part without coins."""
+    """A part without public coins."""
     return Part(shift=np.array([shift]), weight=np.ones(1), rounds=rounds, **more)  # type: ignore[arg-type]
 
 
@@ -67,13 +67,13 @@ def log_profile(epsilon: float | Array, mu: Array) -> Array:
 
 
 def log_laplace(epsilon: float, shift: Array) -> Array:
-    """ln δ of one Laplace variable."""
+    """ln δ(ε) of a Laplace variable whose mean differs by `shift` scales."""
     with np.errstate(divide="ignore"):
         return np.log(-np.expm1(np.minimum(epsilon - shift, 0.0) / 2))
 
 
 def log_delta_once(one: Part, epsilon: float) -> float:
-    """ln δ of one release; sampled with the second neighbor's release in the background, where it is exact."""
+    """ln δ(ε) of one release; for a sampled release, it is exact for the pair "up"."""
     g = one.rate
     base = epsilon if g == 1 else (log1p(expm1(epsilon) / g) if epsilon < 30 else epsilon - log(g))
     profile = log_laplace if one.law == "laplace" else log_profile
@@ -82,7 +82,7 @@ def log_delta_once(one: Part, epsilon: float) -> float:
 
 
 def log_delta_hidden(one: Part, epsilon: float) -> float:
-    """ln δ of Σ w_j N(μ_j, 1) against N(0, 1): a half line is the worst event. Of one round alone."""
+    """ln δ(ε) of one round with secret coins, Σ w_j N(μ_j, 1) against N(0, 1); a half line is the worst event."""
     m, w = one.shift, np.log(np.maximum(one.weight, 1e-320))
     loss = lambda y: float(logsumexp(w + m * y - m * m / 2))  # noqa: E731
     if m.max() == 0:
@@ -98,7 +98,7 @@ def log_delta_hidden(one: Part, epsilon: float) -> float:
 
 
 def invert(log_delta: Callable[[float], float], delta: float) -> float:
-    """The ε at which ln δ(ε) falls to ln δ; 0 where it starts below."""
+    """The ε at which δ(ε) falls to `delta`; 0 if δ(0) is already smaller."""
     target = log(delta)
     gap = lambda e: max(log_delta(e) - target, -1e4)  # noqa: E731
     if gap(0.0) <= 0:
@@ -115,7 +115,7 @@ def invert(log_delta: Callable[[float], float], delta: float) -> float:
 
 
 def renyi(one: Part, order: float) -> float:
-    """D_α of one release of a pair, in the direction in which it is given; not more than the truth."""
+    """Rényi divergence D_α of one release in the direction `one.pair`, or a lower bound on it."""
     if one.rate < 1:
         inner = np.array([_sampled_moment(one, shift, order) for shift in one.shift.tolist()])
     elif one.law == "laplace":
@@ -129,7 +129,7 @@ def renyi(one: Part, order: float) -> float:
 
 
 def _laplace_renyi(shift: float, order: float) -> float:
-    """With 50 digits, since nearly all of them cancel where the shift is small (Laplace noise has no coins here)."""
+    """Rényi divergence of Laplace noise without coins; with 50 digits, since most of them cancel for a small shift."""
     with mpmath.workdps(50):
         t, a = mpmath.mpf(shift), mpmath.mpf(order)
         total = (a * mpmath.exp((a - 1) * t) + (a - 1) * mpmath.exp(-a * t)) / (2 * a - 1)
@@ -137,11 +137,11 @@ def _laplace_renyi(shift: float, order: float) -> float:
 
 
 def _sampled_moment(one: Part, shift: float, order: float) -> float:
-    """ln ∫ p^α q^{1−α} of a sampled release, by the trapezoidal rule on an entire integrand."""
+    """ln ∫ p^α q^{1−α} for the densities p and q of a sampled release, by the trapezoidal rule."""
     g, far = one.rate, 14 + order * shift
     step = min(0.05, 0.3 / max(shift, 1e-9), 0.5 / sqrt(order))
     if 2 * far / step > 4e5 or one.law == "laplace":
-        return 0.0  # no divergence is negative
+        return 0.0  # a lower bound, since no divergence is negative
     y = np.arange(-far, far, step)
     none, density = log1p(-g), -y * y / 2 - log(2 * pi) / 2 + log(step)
     mixed = np.logaddexp(none, log(g) + shift * y - shift**2 / 2)
@@ -153,7 +153,7 @@ def _sampled_moment(one: Part, shift: float, order: float) -> float:
     moment = float(logsumexp(density + power * mixed))
     if moment < 1e-3:  # Σ(L^p − 1 − p(L − 1)) loses no digits
         with np.errstate(over="ignore", invalid="ignore"):
-            curved = power * (power - 1) / 2 * mixed**2 * (1 + (power + 1) / 3 * mixed)  # to x⁴, where all cancels
+            curved = power * (power - 1) / 2 * mixed**2 * (1 + (power + 1) / 3 * mixed)  # series to x⁴
             gap = np.where(np.abs(mixed) * abs(power) < 1e-5, curved, np.expm1(power * mixed) - power * np.expm1(mixed))
             inside = np.exp(density) * gap
         total = float(inside.sum())

@@ -22,26 +22,26 @@ from scipy.stats import binom
 Array = NDArray[np.float64]
 Spec = dict[str, Any]
 Side = Literal["low", "high"]
-"""Which edge stands for a cell of a continuous ratio: what the pair surely gives away, or at most."""
+"""The end of an interval of ratios that replaces them: "low" bounds the privacy loss from below, "high" from above."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What two neighboring datasets send: independent parts; `hidden` where the coins stay secret."""
+    """What a pair of neighboring datasets sends, as independent parts; `hidden` says whether the coins are secret."""
 
     name: str
     parts: tuple[Part, ...]
     hidden: bool = False
     sampled_once: float = 1.0
-    """Probability of a secret draw that decides over all parts together."""
+    """Probability of one secret draw, which decides for all parts whether they depend on the changed record."""
     test: Callable[[float], float] | None = None
-    """ln δ(ε) at least, where no parts describe the pair; `exact` where it is no less."""
+    """Lower bound on ln δ(ε), if no parts describe the pair; `exact` says whether it is the exact value."""
     exact: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Points:
-    """[J] values of one client's ratio λ, patches, and the squared norm of the group's ratios, with probabilities."""
+    """[J] values of a client's ratio λ, number of patches and squared norm of its group's ratios; and probabilities."""
 
     weight: Array
     ratio: Array
@@ -53,7 +53,7 @@ class Points:
 
 
 def distance(clip: Spec, relation: str, norm: int = 2) -> float:
-    """Largest L2 distance (squared), or L1 distance, of two points of a clip set, or of one point from zero."""
+    """Largest squared L2 distance (`norm=2`) or L1 distance (1) of two points of a clip set, or of one from zero."""
     replaced, kind = relation == "replace_one", clip["kind"]
     if kind == "clamp":
         reach = clip["high"] - clip["low"] if replaced else max(abs(clip["low"]), abs(clip["high"]))
@@ -69,12 +69,12 @@ def distance(clip: Spec, relation: str, norm: int = 2) -> float:
 
 
 def patch_sizes(dimensions: int, patches: int) -> Array:
-    """Coordinates of each patch, dealt as evenly as can be, the largest patches first."""
+    """Number of coordinates of each patch, as equal as possible, the largest first."""
     return dimensions // patches + (np.arange(patches) < dimensions % patches).astype(float)
 
 
 def kept(clip: Spec, relation: str, patches: int, counts: Array, norm: int = 2) -> Array:
-    """[J] distance that the worst so many patches hold."""
+    """[J] Largest `distance` within `counts` of the patches."""
     whole = distance(clip, relation, norm)
     if clip["kind"] == "clamp":
         held = np.concatenate([[0.0], np.cumsum(patch_sizes(clip["dimensions"], patches))])
@@ -88,7 +88,7 @@ def kept(clip: Spec, relation: str, patches: int, counts: Array, norm: int = 2) 
 
 
 def points(mixing: Spec, side: Side, cells: int, seated: bool = False) -> Points:
-    """The law of the ratio of the client that loses most; of a random seat, where fixed ratios belong to seats."""
+    """Distribution of the ratio of the client that loses most or, if `seated`, of a random place in the mixture."""
     ratio, patches = mixing["ratio"], mixing.get("patches")
     kind = ratio["kind"]
     if kind in ("fixed", "counts"):
@@ -115,13 +115,13 @@ def points(mixing: Spec, side: Side, cells: int, seated: bool = False) -> Points
         weight /= weight.sum()
         value = inside[:-1] if side == "low" else inside[1:]
         count = np.zeros(value.size) if patches is None else np.ceil((inside[1:] + inside[:-1]) / 2 * patches)
-    rest = (1 - value) ** 2  # the other clients' squares sum to this at most, to 1/(k − 1) of it at least
+    rest = (1 - value) ** 2  # bounds the sum of the k − 1 other squares; the least is 1/(k − 1) of it
     norm = value**2 + (rest if side == "low" else rest / (ratio["clients"] - 1))
     return _points(weight, value, count, norm)
 
 
 def _patches(ratio: float, patches: int) -> int:
-    """⌈λN⌉, with rounding of the last digits forgiven."""
+    """Number of patches ⌈λN⌉, up to rounding errors in the last digits of λ."""
     return ceil(ratio * patches * (1 - 1e-14) - 1e-14)
 
 
@@ -138,7 +138,7 @@ def _points(weight: Any, ratio: Any, count: Any, norm: Any) -> Points:
 
 
 def worlds(m: Spec, side: Side = "low", cells: int = 80) -> Iterator[World]:
-    """Pairs of neighbors; the mechanism loses at least what the worst of them does."""
+    """Pairs of neighboring datasets; the mechanism's privacy loss is at least that of each pair."""
     if campaign_secrets.applies(m):
         bounds, exact = campaign_secrets.tests(m, length_of(m))
         yield from (World(name=name, parts=(), test=test, exact=exact) for name, test in bounds)
@@ -152,7 +152,7 @@ def worlds(m: Spec, side: Side = "low", cells: int = 80) -> Iterator[World]:
         if drawn_once(m):
             shift, rounds = sqrt(rounds) * shift, 1
         coin = rate if hidden else _told_rate(m)
-        if coin < 1:  # a coin of its own: told by those who collude, or as hidden as the ratios
+        if coin < 1:  # sampling as another coin: public if clients collude, else as secret as the ratios
             shift, weight = np.append(shift, 0.0), np.append(coin * weight, 1 - coin)
         secret = 1.0 if hidden else rate
         for pair in ("up", "down", "middle"):
@@ -173,12 +173,12 @@ def length_of(m: Spec) -> float:
 
 
 def _rate(m: Spec) -> float:
-    """Sampling that stays a secret: those who collude with the server tell who took part."""
+    """Sampling rate that stays secret: 1 if clients collude with the server, since they tell it who took part."""
     return 1.0 if m["mixing"].get("colluding") else taking_part(m)
 
 
 def _told_rate(m: Spec) -> float:
-    """Sampling that is told: a public coin decides whether a round holds anything."""
+    """Sampling rate of a draw that colluding clients make public; 1 if none collude."""
     return taking_part(m) if m["mixing"].get("colluding") else 1.0
 
 
@@ -197,13 +197,13 @@ def ratio_of(m: Spec) -> Spec:
 
 
 def scales_of(m: Spec) -> tuple[float, float]:
-    """Label's squared distance over its noise's variance, and the variance of the smashed data's."""
+    """The label's squared distance over the variance of its noise; the variance of the noise on smashed data."""
     labels = 0.0 if m["labels"] is None else distance(m["labels"], m["relation"]) / m["noise"]["labels"] ** 2
     return labels, m["noise"]["smashed"] ** 2
 
 
 def _shifts(m: Spec, side: Side, cells: int) -> Iterator[tuple[str, Array, Array, bool]]:
-    """Name, [J] Gaussian shifts of a round, their weights, and whether the coins are hidden."""
+    """For each pair: name, [J] Gaussian shifts of a round, their probabilities, and whether the coins are secret."""
     (label, variance), mixing, releases = scales_of(m), m["mixing"], m["releases"]
     clip, relation, one = m["smashed"], m["relation"], np.ones(1)
     if mixing["kind"] == "none":
@@ -244,27 +244,27 @@ def _shifts(m: Spec, side: Side, cells: int) -> Iterator[tuple[str, Array, Array
 
 
 def _along(m: Spec, law: Points, label: Array) -> Array:
-    """[J] shifts of secret seats along the line on which all patches and the label move together."""
+    """[J] Shifts if places in the mixture are secret, along the line on which all patches and the label move."""
     clip, patches, relation = m["smashed"], m["mixing"]["patches"], m["relation"]
     whole, variance = distance(clip, relation), m["noise"]["smashed"] ** 2
     held = whole * law.count / patches
-    if clip["kind"] == "clamp":  # the rest holds the largest patches
+    if clip["kind"] == "clamp":  # the other clients get the largest patches
         held = whole - kept(clip, relation, patches, patches - law.count)
     full, ratio = whole / variance, np.maximum(law.ratio, 1e-300)
     with np.errstate(divide="ignore", invalid="ignore"):
-        line = np.sqrt(label) / ratio * (law.ratio > 0)  # the label's shift at ratio 1: of every seat alike
+        line = np.sqrt(label) / ratio * (law.ratio > 0)  # the label's shift at ratio 1, equal for all places
     most = float(line.max(initial=0.0))
     along = (held / variance + np.sqrt(label) * most) / np.sqrt(full + most**2)
     return np.sqrt(m["releases"]) * along
 
 
 def _one_patch(m: Spec) -> bool:
-    """Whether a pair may differ in a patch alone that uniform masks keep by chance."""
+    """Whether a pair of datasets may differ in a single patch, which uniform masks keep at random."""
     return m["mixing"]["kind"] == "cutmix" and m["random_masks"] and m["smashed"]["kind"] not in ("clamp", "patch_ball")
 
 
 def _in_one_patch(m: Spec, count: Array, label: Array, weight: Array) -> tuple[Array, Array]:
-    """Shifts and weights if each of b releases keeps that patch with the probability of the mask."""
+    """Shifts and weights if the pair differs in a single patch, which each release's mask keeps at random."""
     releases, kept_one = m["releases"], count / m["mixing"]["patches"]
     whole = distance(m["smashed"], m["relation"]) / m["noise"]["smashed"] ** 2
     j = np.arange(releases + 1)
@@ -273,7 +273,7 @@ def _in_one_patch(m: Spec, count: Array, label: Array, weight: Array) -> tuple[A
 
 
 def own_shifts(m: Spec, ratio: Array, norm: Array) -> Array:
-    """λ² over the noise that is left in a sum: all of it, the clients' together, or the neighbor's own."""
+    """λ² over the relative variance of the mixture's noise: 1 (of the mixer), Σλ² (all clients) or λ² (one client)."""
     if m["noise"]["site"] == "mixer":
         return ratio**2
     if m["mixing"]["colluding"]:
@@ -282,7 +282,7 @@ def own_shifts(m: Spec, ratio: Array, norm: Array) -> Array:
 
 
 def _realized(m: Spec) -> float:
-    """Shift of all rounds together, of the client that loses most."""
+    """Shift over all rounds with recorded ratios, for the client that loses most."""
     ratio, mixing, (label, variance) = np.array(ratio_of(m)["ratios"]), m["mixing"], scales_of(m)
     own = own_shifts(m, ratio, np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape))
     if mixing["kind"] == "mixup":
@@ -296,7 +296,7 @@ def _realized(m: Spec) -> float:
 
 
 def _dealt(m: Spec, law: Points, own: Array, label: float, releases: int) -> Iterator[tuple[str, Array, Array, bool]]:
-    """Uniform public masks over patches of two sizes: the number of larger patches in a mask is hypergeometric."""
+    """Shifts under uniform public masks over patches of two sizes; a mask's number of larger ones is hypergeometric."""
     clip, patches = m["smashed"], m["mixing"]["patches"]
     floor, larger = divmod(clip["dimensions"], patches)
     each = distance(clip, m["relation"]) / clip["dimensions"] / m["noise"]["smashed"] ** 2
@@ -315,7 +315,7 @@ def _dealt(m: Spec, law: Points, own: Array, label: float, releases: int) -> Ite
 
 
 def _laplace_worlds(m: Spec, rate: float) -> Iterator[World]:
-    """All coordinates at once; and, where sampled rounds would have to be composed, one coordinate alone."""
+    """Pairs under Laplace noise: all coordinates change or, in sampled rounds, all in one round, or one coordinate."""
     clip, relation, mixing, noise = m["smashed"], m["relation"], m["mixing"], m["noise"]
     ratio, count, patches = 1.0, 0, 1
     if mixing["kind"] != "none":

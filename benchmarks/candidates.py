@@ -1,9 +1,9 @@
-"""Measure how many noisy releases an adversary links to the right image, if it holds the attacked images among others.
+"""Measure how many noisy releases an adversary assigns to the right image, if it has the attacked images and others.
 
     python benchmarks/run.py candidates
 
 Each cell (one measurement) has one defense, one attack and one seed, on the embedded digits with the default budget;
-the adversary holds 2,000 images, among them the 100 attacked ones. A finished cell is a line of
+the adversary has 2,000 images, among them the 100 attacked images. A finished cell is a line of
 `benchmarks/results/defenses/candidates.jsonl`; the same command continues with the missing cells. Control experiments
 are left out; `privkit audit --auxiliary candidates` runs them, too.
 """
@@ -51,7 +51,7 @@ class Options:
 
 
 def audits(options: Options) -> Iterator[AuditConfig]:
-    """One audit for each seed and defense that is missing, without the undefended model."""
+    """An audit for each missing seed and defense, without the undefended model."""
     had = {(one["defense"], one["seed"]) for one in read_lines(LINES)}
     for seed in options.seeds:
         for name in options.defense:
@@ -62,7 +62,7 @@ def audits(options: Options) -> Iterator[AuditConfig]:
 
 
 def main(options: Options) -> None:
-    """Run what is missing, and append it."""
+    """Run the missing audits, and append their lines."""
     for config in audits(options):
         clock = Clock()
         with without_controls():

@@ -1,4 +1,4 @@
-"""Cells of a long measurement: run in processes, and recorded one by one as they end."""
+"""Run the cells (single trainings with an attack) of a long measurement in processes, and record each as it ends."""
 
 import fcntl
 import json
@@ -12,13 +12,13 @@ from typing import Any
 def run_cells(
     line: Callable[..., dict[str, Any]], cells: Iterable[tuple[Any, ...]], record: Path, workers: int
 ) -> None:
-    """Append `line(*cell)` of every cell to `record`; the first failure is raised when all others are done."""
+    """Append the result `line(*cell)` of every cell to `record`. If one fails, its error is raised after the others."""
     failure: Exception | None = None
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as processes:
         for done in as_completed([processes.submit(line, *cell) for cell in cells]):
             try:
                 text = json.dumps(done.result(), ensure_ascii=False)
-            except Exception as error:  # a cell's own, or a worker that was killed
+            except Exception as error:  # raised by the cell, or its process was killed
                 failure = failure or error
                 continue
             with record.open("a", encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""Costs of a client as tables: patch shuffling's Table VI, and the payloads of both CutMix papers.
+"""Count a client's costs: computation as in patch shuffling's Table VI, and payloads as in both CutMix papers.
 
     python benchmarks/run.py costs > costs.md
 
@@ -26,13 +26,13 @@ from privkit.models.vit import VIT_TINY6, Vit
 from privkit.shared.costs import Costs
 
 CLIENTS, BATCH, SEED_BYTES = 10, 128, 8
-"""n and B of both CutMix papers; a 64-bit seed of the masks, a client and round."""
+"""Clients n and batch size B of both CutMix papers; bytes of the masks' seed, per client and round."""
 
 SHAPES = {"CIFAR-10": (3, 32, 32), "CelebA": (3, 224, 224)}
 MODELS: dict[str, ModelSpec] = {"ViT-Tiny": VIT_TINY6, "PiT-Tiny": PIT_TINY, "VGG-16": VGG16}
 GROUPS, KEPT, CONCENTRATIONS = (2, 3, 4, 5), (1.0, 0.75, 0.5, 0.25), (0.5, 2.0, 8.0)
 PAPER = {"SL / Transform": (3.10, 0.97), "Adv": (81.63, 2.43), "PS / BS": (3.10, 0.97), "PS+": (1.18, 1.01)}
-"""Table VI as printed: "Macc Clients (M)" and "Mem Clients (G)"."""
+"""Method -> its numbers in the paper's Table VI: "Macc Clients (M)" and "Mem Clients (G)"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def edge(spec: ModelSpec, dataset: str, device: torch.device) -> tuple[nn.Module
 
 
 def efficiency(device: torch.device) -> None:
-    """Patch shuffling, Table VI: one image of 224×224, T2T-ViT-24 cut behind its tokens, weights at the edge fixed."""
+    """Print Table VI of patch shuffling: one image of 224×224, T2T-ViT-24 cut after its tokens, frozen client."""
     backbone = T2tVit(width=512, depth=24, heads=8)
     t2t, image, smashed = edge(backbone, "CelebA", device)
     with_block, *_ = edge(replace(backbone, cut="block1"), "CelebA", device)
@@ -105,23 +105,23 @@ additions and does not say over what: its 1.18 M equals 2·768², which one of 1
 
 
 def mixed_share(group: int) -> float:
-    """Mean share of its smashed data that a client sends if masks divide a message among k clients, CutMixSL §4."""
+    """Mean share of its smashed data that a client sends, if a message is divided among k clients (CutMixSL §4)."""
     return -(-CLIENTS // group) / CLIENTS
 
 
 def mib(cost: Costs, way: int) -> str:
-    """Bytes up (0) or down (1) of one client in a round."""
+    """MiB that one client uploads (`way` 0) or downloads (1) in a round, as text."""
     return f"{cost.a_round(BATCH)[way] / 2**20:.3f}"
 
 
 def payload(device: torch.device) -> None:
-    """CutMixSL Fig. 7 and DP-CutMixSL Fig. 3a and 11c: what travels, by k and by the share that Cutout keeps."""
+    """Print uploads by k and by Cutout's kept share, and downloads (CutMixSL Fig. 7, DP-CutMixSL Figs. 3a and 11c)."""
     draws = torch.Generator(device).manual_seed(0)
     by_k, by_share, down = [], [], []
     for name, spec in MODELS.items():
         lower, image, smashed = edge(spec, "CIFAR-10", device)
         patch = 1 if len(smashed) == 3 else None
-        thin = (smashed[0], 1) if patch is None else (1, *smashed[1:])  # masks do not look at channels
+        thin = (smashed[0], 1) if patch is None else (1, *smashed[1:])  # masks do not depend on channels
         probe = torch.zeros(1000, 1, *thin, device=device)
         at = partial(costs_of, lower, image, trained=True)
         shape = "×".join(map(str, smashed))
@@ -143,7 +143,7 @@ def payload(device: torch.device) -> None:
 
 
 def shares(device: torch.device) -> None:
-    """What one client sends in one round varies; the mean does not."""
+    """Print mean and standard deviation of the share that one client sends in a round of Random CutMix."""
     draws, rounds, tokens = torch.Generator(device).manual_seed(0), 10_000, 64
     rows = []
     for k in GROUPS:
@@ -155,7 +155,7 @@ def shares(device: torch.device) -> None:
                 smashed.to(device), labels.to(device), draws
             )
             assert release.weights is not None
-            own = release.weights[:, 0].double().mean(-1)  # one client's; the mean over its group is 1/k for certain
+            own = release.weights[:, 0].double().mean(-1)  # of one client; over its group, the mean is exactly 1/k
             row += [f"{own.mean():.4f} ± {own.std() / rounds**0.5:.4f}", f"{own.std():.3f}"]
         rows.append(row)
     print(f"\n## Share that one client of a full group sends: {rounds:,} rounds of Random CutMix, {tokens} tokens")

@@ -51,14 +51,14 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Run what is missing and append it, cell by cell."""
+    """Run the missing cells, and append a line for each."""
     record = Path(options.record_to)
     record.touch()
     run_cells(_line, ((*cell, options.out) for cell in _missing(options, record)), record, options.workers)
 
 
 def _missing(options: Options, record: Path) -> Iterator[tuple[str, AuditConfig]]:
-    """Every cell that an effect needs and that has no line: the experiment, and an audit of this cell alone."""
+    """Each cell that an effect needs and that has no line yet: its experiment's name, and an audit of this cell."""
     rows = [json.loads(line) for line in record.open(encoding="utf-8")]
     done = {(row["experiment"], row["defense"], row["seed"], row["steps"], row["kept"]) for row in rows}
     paths = {path.stem: path for path in paper("accurate_sl").experiments if path.stem.endswith("_small")}
@@ -76,7 +76,7 @@ def _steps(config: AuditConfig) -> int:
 
 
 def _line(name: str, config: AuditConfig, out: str) -> dict[str, Any]:
-    """Run one cell, and what is recorded of it."""
+    """Run one cell, and return its line."""
     started = process_time()
     (row,) = run_audit(config, out=Path(out) / config.fingerprint).rows
     if row.status != "done" or row.accuracy is None or row.certificate is None:

@@ -46,7 +46,7 @@ class Options:
 
 
 def measured(row: Row) -> dict[str, Any]:
-    """What Table III prints of a cell, and what a guess without any release would give."""
+    """The quantities of Table III for a cell's result, and those of guesses without smashed data."""
     if row.accuracy is None or row.status != "done":
         raise ValueError(f"{row.defense} under {row.attack} is {row.status}: {row.reason}")
     found, floor = row.recovered["unaligned"], row.floors["column_mean"]["unaligned"]
@@ -62,7 +62,7 @@ def measured(row: Row) -> dict[str, Any]:
 
 
 def main(options: Options) -> None:
-    """Run what is missing, append it and write the table."""
+    """Run the missing cells, append a line for each, and write the table."""
     record = Path(options.record_to)
     record.touch()
     config = resolve({**preset_settings(EXPERIMENT), "data_root": options.data_root, "threads": 1})
@@ -88,12 +88,12 @@ def main(options: Options) -> None:
 
 
 def read(record: Path) -> list[dict[str, Any]]:
-    """The lines of a file of results."""
+    """The lines of the file of results."""
     return [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
 
 
 def summarize(rows: list[dict[str, Any]], to: Path) -> None:
-    """Mean over seeds, and the 95 % Student interval."""
+    """Write the CSV table: means over seeds with 95 % Student intervals."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         found[row["defense"], row["attack"]].append(row)

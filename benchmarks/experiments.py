@@ -1,7 +1,7 @@
 """Measure the papers' experiments at reduced size: `python benchmarks/run.py experiments --data-root DATA`.
 
-Each experiment `privkit/papers/PAPER/experiments/*_small.toml` is run cell by cell (defense, attack, seed), without
-undefended baselines that no published ordering of methods needs. A finished cell is one line of
+Each experiment `privkit/papers/PAPER/experiments/*_small.toml` is run cell by cell (defense, attack, seed). An
+undefended baseline runs only if a published ordering of methods needs it. A finished cell is one line of
 `privkit/papers/measured.jsonl`; the same command continues with the missing cells, all seeds of a method before the
 next method. With `--size medium`, the files are `*_medium.toml` and `medium.jsonl`, for a GPU.
 
@@ -64,7 +64,7 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Run what is missing and append it."""
+    """Run the missing cells, and append a line for each."""
     record = options.record
     record.touch()
     cells = _planned(options) if options.further is None else _further(options)
@@ -81,7 +81,7 @@ def _missing(cells: Iterable[Work], record: Path) -> Iterator[Work]:
 
 
 def _line(one: Work, out: Path) -> dict[str, Any]:
-    """Run one cell, and what is recorded of it."""
+    """Run one cell, and return its line."""
     started = process_time()
     on_gpu = torch.cuda.is_available()
     return {
@@ -105,7 +105,7 @@ def _planned(options: Options) -> Iterator[Work]:
 
 
 def _further(options: Options) -> Iterator[Work]:
-    """The cells of new seeds, seed by seed, of the orderings that need the fewest first."""
+    """The cells of new seeds for undecided orderings, seed by seed; orderings that need the fewest seeds come first."""
     rows, most = audit_rows(options.record), options.further or 0
     judged = [
         (name, one) for name in PAPERS for one in ordering_verdicts(name, measured(name, rows), judged_differences)
@@ -128,10 +128,10 @@ def _further(options: Options) -> Iterator[Work]:
             if methods_of(name, cell) & wanted
         ]
         print(f"{name}: {one.ordering.claim}, {one.needed} new seeds", flush=True)
-        alone = [replace(cell, quantities=(one.ordering.quantity,)) for cell in cells]  # others are not its to judge
+        alone = [replace(cell, quantities=(one.ordering.quantity,)) for cell in cells]  # for this ordering only
         yield from sorted(alone, key=lambda cell: cell.row["seed"])
 
 
 def _same(planned: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether a line is of this cell."""
+    """Whether a line of results belongs to the planned cell."""
     return all(row.get(key, value) == value for key, value in planned.items())

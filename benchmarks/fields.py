@@ -1,8 +1,8 @@
-"""Attacks on shuffled fields of table rows: their order and the rows, on Criteo with an untrained, public DIFM.
+"""Attack shuffled fields of table rows: recover their order and cells, on Criteo with an untrained, public DIFM.
 
     python benchmarks/run.py fields --data-root ROOT
 
-ROOT holds Criteo's train.txt in the official format. The adversary holds the first rows, and the last rows are
+ROOT contains Criteo's train.txt in the official format. The adversary has the first rows, and the last rows are
 attacked. A seed draws the weights and the defense's random numbers; brackets show 95 % Student intervals over seeds.
 """
 
@@ -48,7 +48,7 @@ class Options:
 
 @torch.no_grad()
 def measured(options: Options, cut: str, defense: str, by: Any, seed: int) -> tuple[float | None, float, float]:
-    """Share of fields put back, MSE of dense cells, and share of right categories."""
+    """Share of fields in their true order (None: not measured), MSE of numeric cells, share of right categories."""
     pool = Criteo(rows=options.rows, scale="linear").open(options.data_root, download=False, train_images=1).train
     rows, domain = pool.take(np.arange(len(pool))).x, pool.domain
     own, private = rows[: -options.victims], rows[-options.victims :]
@@ -79,7 +79,7 @@ def measured(options: Options, cut: str, defense: str, by: Any, seed: int) -> tu
 
 
 def main(options: Options) -> None:
-    """Print one row a cut, defense and rule."""
+    """Print one row per cut, defense and rule of the attack."""
     print("cut,defense,by,order,dense MSE,categories")
     for cut in options.cut:
         for defense in options.defense:

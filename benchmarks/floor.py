@@ -36,7 +36,7 @@ ROWS = Path(__file__).parent / "results" / "floor" / "rows.jsonl"
 SHAPE = (1, 8, 8)
 SIGMAS = {"linear": (0.02, 0.1, 0.5), "clipped": (0.005, 0.02, 0.1), "conv": (0.02, 0.1, 0.5), "vit": (0.02, 0.1, 0.5)}
 Release = Callable[[Tensor], Tensor]
-"""Records [B, 64] to numbers [B, m], before noise."""
+"""Function from records [B, 64] to the client's output [B, m], before noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,20 +97,20 @@ class Problem:
         return self.mean + u @ self.directions.T
 
     def energy(self, u: Tensor) -> Tensor:
-        """[B] minus the log density of coordinates u and releases, up to a constant."""
+        """[B] Negative log density of the records' coordinates u and the releases, up to a constant."""
         misfit = (self.release(self.record(u)) - self.seen).square().sum(1)
         return misfit / (2 * self.sigma**2) + u.square().sum(1) / 2
 
 
 def pairs(problem: Problem, count: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """Fresh releases of fresh records of the prior, and these records."""
+    """Draw `count` records from the prior: their releases, and the records."""
     x = problem.record(torch.randn(count, problem.directions.shape[1], generator=draws))
     clean = problem.release(x)
     return clean + problem.sigma * torch.randn(clean.shape, generator=draws), x
 
 
 def ridge(problem: Problem, draws: Generator) -> Tensor:
-    """The best affine guess, learned from 20,000 pairs."""
+    """Guesses of the best affine map from releases to records, learned from 20,000 pairs."""
     z, x = pairs(problem, 20_000, draws)
     z, x = z.double(), x.double()
     centered = z - z.mean(0)
@@ -121,7 +121,7 @@ def ridge(problem: Problem, draws: Generator) -> Tensor:
 
 
 def decoder(problem: Problem, steps: int, seed: int, draws: Generator) -> Tensor:
-    """A network learns the record from fresh pairs, so it approaches the posterior mean."""
+    """Guesses of a network that learns records from newly drawn pairs, so it approaches the posterior mean."""
     size = problem.seen.shape[1]
     with seeded(torch.device("cpu"), seed):
         net = nn.Sequential(
@@ -237,7 +237,7 @@ def summarize(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main(options: Options) -> None:
-    """Measure what is missing, cell by cell."""
+    """Measure the missing cells, and write the table."""
     path = Path(options.record_to)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()

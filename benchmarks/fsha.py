@@ -1,4 +1,4 @@
-"""Feature-space hijacking (FSHA): what the attack recovers, which defenses stop it, and the time of a step.
+"""Measure feature-space hijacking (FSHA): recovered images, the effect of noise, detection, and the time of a step.
 
     python benchmarks/run.py fsha --part mnist --level 1 --epochs 10 --seeds 0 1 2
     python benchmarks/run.py fsha --part noise --epochs 5
@@ -86,7 +86,7 @@ class Options:
 
 
 class Victims(OneClient):
-    """Clients in training: one lower segment, one optimizer, whatever defense they apply themselves."""
+    """Clients in training, as one lower segment with one optimizer and the function `defended` on its output."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Victims(OneClient):
         self.batch, self.seed, self.defended = given.batch, seed, defended
 
     def send(self) -> tuple[Tensor, Tensor]:
-        """A batch of this round, through the clients' defense."""
+        """Defended smashed data and labels of a random batch for this round."""
         draws = Generator(self.images.device).manual_seed(self.seed * 1_000_003 + self.done)
         rows = torch.randint(len(self.images), (self.batch,), generator=draws, device=self.images.device)
         self.lower.train()
@@ -111,7 +111,7 @@ class Victims(OneClient):
 
     @torch.no_grad()
     def views(self) -> list[View]:
-        """Of the attacked images, by the clients as they are."""
+        """The attacked images' defended smashed data, with the clients' current weights."""
         draws = Generator(self.images.device).manual_seed(self.seed)
         self.lower.eval()
         parts = self.attacked.split(250)
@@ -119,14 +119,14 @@ class Victims(OneClient):
 
 
 class Progress(NoSession):
-    """Prints the curve."""
+    """Prints the auto-encoder's loss during the attack."""
 
     def report(self, done: int, total: int, value: float) -> None:
         print(f"  {done * ROUNDS_AN_EPOCH} rounds: auto-encoder {value:.4f}", flush=True)
 
 
 def attacked(given: Options, seed: int, attack: FSHA, data: Sequence[Tensor], defended: Defended = plain) -> Tensor:
-    """Guesses at the first private images."""
+    """Run the attack, and return its guesses of the first `victims` private images."""
     private, labels, own, own_labels = data
     lower = client(given.level, seed, given.client_width, given.part == "noise").to(given.device)
     victims = Victims(lower, private, labels, private[: given.victims], given, seed, defended)
@@ -139,14 +139,14 @@ def attacked(given: Options, seed: int, attack: FSHA, data: Sequence[Tensor], de
 
 
 def scores(guess: Tensor, truth: Tensor) -> str:
-    """MSE on both ranges, and SSIM."""
+    """Cells of a table row: MSE for pixels in [-1, 1] and in [0, 1], and SSIM."""
     mse = (guess - truth).square().mean().item()
     grey = [x.mean(1).cpu().numpy() for x in (truth, guess)]
     return f"{4 * mse:.4f} | {mse:.4f} | {ssim(grey[0][:, None], grey[1][:, None], data_range=1.0).mean():.3f}"
 
 
 def table(given: Options, rows: list[tuple[str, FSHA, Sequence[Tensor], Defended]]) -> None:
-    """One line for each attack and seed."""
+    """Run each attack with each seed, and print a table with one line for each."""
     private, own = rows[0][2][0], rows[0][2][2]
     truth = private[: given.victims]
     lines = [f"| mean of the server's images | - | {scores(own.mean(0).expand_as(truth), truth)} | - |"]
@@ -161,7 +161,7 @@ def table(given: Options, rows: list[tuple[str, FSHA, Sequence[Tensor], Defended
 
 
 def absent(given: Options, attack: FSHA, data: Sequence[Tensor]) -> None:
-    """One class left out of the server's images, and how that class fares."""
+    """Leave one class out of the server's images, and print the error on that class and on the others."""
     private, labels, own, own_labels = data
     kept = own_labels != given.absent
     truth, told = private[: given.victims], labels[: given.victims]
@@ -178,7 +178,7 @@ def absent(given: Options, attack: FSHA, data: Sequence[Tensor]) -> None:
 
 
 def speed(given: Options) -> None:
-    """A whole step beside the forward and backward passes that it cannot do without, in alternation."""
+    """Time a whole step, and in turns with it, the forward and backward passes that the step needs at least."""
     device = torch.device(given.device)
     clock = perf_counter if device.type == "cuda" else process_time
     images, labels = torch.rand(2 * given.batch, *SHAPE, device=device), torch.zeros(2 * given.batch, dtype=torch.int64)
@@ -228,12 +228,12 @@ def speed(given: Options) -> None:
 
 
 class Watchful(Victims):
-    """Sends wrong labels in one of ten rounds, does not learn from those, and watches its first layer."""
+    """Clients that send wrong labels in one of ten rounds, without learning there, and watch their first gradient."""
 
     watch: SplitGuard
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """A round whose labels may be wrong."""
+        """Train one round, perhaps with wrong labels, and show the first layer's gradient to the detector."""
         draws = Generator().manual_seed(self.seed * 7_000_003 + self.done)
         fake = bool(torch.rand(1, generator=draws) < 0.1)
         shift = torch.randint(1, 10, (self.batch,), generator=draws).to(self.labels.device)
@@ -253,7 +253,7 @@ class Watchful(Victims):
 
 
 def noticed(given: Options, attack: FSHA, data: Sequence[Tensor]) -> None:
-    """At which round a client that now and then sends wrong labels would have noticed, honest and hijacked."""
+    """Print at which round clients that sometimes send wrong labels suspect an honest or a hijacking server."""
     private, labels, own, own_labels = data
     print("| server | seed | policy | score, mean after 10 | noticed at round |\n| --- | --- | --- | --- | --- |")
     for name, known in (("honest", None), ("fsha", None), ("fsha, given labels", own_labels)):
@@ -273,7 +273,7 @@ def noticed(given: Options, attack: FSHA, data: Sequence[Tensor]) -> None:
 
 
 def train(victims: Victims, given: Options, seed: int, rounds: int) -> None:
-    """An honest server."""
+    """Train the clients together with an honest server."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2_000 + seed)
         width = victims.views()[0].smashed[0].numel()
@@ -294,9 +294,9 @@ def train(victims: Victims, given: Options, seed: int, rounds: int) -> None:
 
 
 def noise(given: Options, attack: FSHA, data: Sequence[Tensor]) -> None:
-    """Noise σ and what may go with it: scaling by λ and masking that keeps p, by the clients or left out."""
+    """Attack clients with noise σ, alone or followed by their scaling or masking; the server may imitate the noise."""
     sigma, part = given.sigma, 0.2
-    attack = replace(attack, end="tanh")  # the architecture is no secret
+    attack = replace(attack, end="tanh")  # the server knows the client's architecture
     aware = replace(attack, noise=sigma)
     rows = [
         ("no defense", attack, data, plain),

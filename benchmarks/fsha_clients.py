@@ -1,4 +1,4 @@
-"""Clients that the hijack meets: the published networks, their digits, and noise that they may add."""
+"""Clients for the attack FSHA: the published networks, digits, and noise on the clients' outputs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ Defended = Callable[[Tensor, Generator], Tensor]
 
 
 class Residual(nn.Module):
-    """Pre-activated, with a convolution on the way past where sizes change."""
+    """Pre-activated residual block, whose shortcut is a convolution if the size changes."""
 
     def __init__(self, before: int, after: int, stride: int = 1) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Residual(nn.Module):
 
 
 def client(level: str, seed: int, width: int = 64, bounded: bool = False) -> nn.Module:
-    """The published clients, at width 64; bounded, they end in a tanh."""
+    """The published client of this level (at width 64); if `bounded`, it ends in a tanh."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1_000 + seed)
         if level == "vector":

@@ -56,7 +56,7 @@ class Options:
 
 
 class TimeUp(BaseException):
-    """The part has used its time. It derives from `BaseException`, so that no handler of errors swallows it."""
+    """The time of a part is over. It derives from `BaseException`, so that no handler of errors swallows it."""
 
 
 def device_of(options: Options) -> dict[str, str]:
@@ -72,7 +72,7 @@ def device_of(options: Options) -> dict[str, str]:
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """All rows that there are."""
+    """All rows of the file of results."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
@@ -93,7 +93,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 def measured(part: Part, options: Options, where: dict[str, Any]) -> None:
-    """Every unit of a part whose row is missing."""
+    """Run every unit of a part whose row is missing, and append its row."""
     path = Path(options.out)
     done = {
         (row["part"], row["unit"])

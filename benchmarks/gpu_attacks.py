@@ -1,4 +1,4 @@
-"""The parts of `benchmarks/gpu.py` that mount attacks: white boxes, a hijack, and trainings of attacks."""
+"""The parts of `benchmarks/gpu.py` that run attacks: white-box inversion, FSHA, and attacks that train for long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from privkit.wire.channel import black_box_query, record_rounds
 
 
 def white_box(setting: Setting) -> Iterator[Unit]:
-    """(e) White box on many images at once against the loop over images."""
+    """(e) Time the white-box attack on many images at once, and in a loop over the images."""
 
     def run(images: int, rounds: int, looped: int) -> Values:
         lower = attacks.client(setting.device)
@@ -54,7 +54,7 @@ def white_box(setting: Setting) -> Iterator[Unit]:
 
 
 def hijack(setting: Setting) -> Iterator[Unit]:
-    """(f) FSHA at full width until the published error is reached, 10,000 rounds at most."""
+    """(f) Run FSHA with networks of full width until it reaches the published error, for at most 10,000 rounds."""
     width, blocks, epochs, every, batch = (2, 1, 1, 1, 2) if setting.tiny else (64, 6, 100, 10, 64)
     victims, published = 500, 0.0193
 
@@ -91,7 +91,7 @@ def hijack(setting: Setting) -> Iterator[Unit]:
 
 
 def long_attacks(setting: Setting) -> Iterator[Unit]:
-    """(g) The joint solver of orders, SDAR and the black box at the papers' size: seconds an epoch."""
+    """(g) Seconds per epoch of `jigsaw:pairs=joint`, SDAR and the black box, at the papers' sizes."""
     epochs = 1 if setting.tiny else 3
     wide, small = ((1, 8, 8), (1, 8, 8)) if setting.tiny else ((3, 224, 224), (3, 32, 32))
     large = "vit_micro" if setting.tiny else "t2t_vit:width=512,depth=24,heads=8"

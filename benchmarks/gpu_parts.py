@@ -43,7 +43,7 @@ Part = Literal[
 
 
 def tests(setting: Setting) -> Iterator[Unit]:
-    """(a) The tests marked `gpu`."""
+    """(a) Run the tests marked `gpu`."""
 
     def run() -> Values:
         files = sorted(str(path) for path in (ROOT / "tests").rglob("test_*.py") if "mark.gpu" in path.read_text())
@@ -64,7 +64,7 @@ PAPERS_VIT = "vit_tiny6:grid=4,cut=embedding,pool=token,class_token=client"
 
 
 def capture(setting: Setting) -> Iterator[Unit]:
-    """(b) A round of 1,280 images: its kernels started one by one, or as one CUDA graph, compiled first or not."""
+    """(b) Time a round of 1,280 images: kernels started one by one or as one CUDA graph, compiled or not."""
     rounds, epochs, batch = (1, 4, 8) if setting.tiny else (10, 8, 1_280)
 
     def run(name: str, n: int, group: int, compiled: bool) -> Values:
@@ -116,19 +116,19 @@ def capture(setting: Setting) -> Iterator[Unit]:
 
 
 RATIOS = {1: 1.05, 10: 1.10, 100: 1.3}
-"""Clients -> the largest ratio of PSL's time to that of centralized training that is a success."""
+"""Number of clients -> the goal: the largest allowed ratio of PSL's time to that of centralized training."""
 
 
 MODES: dict[str, tuple[Mapping[str, Any] | None, bool]] = {
     "eager": (None, False),
     "CUDA graphs": (None, True),
-    "torch.compile and CUDA graphs": ({"dynamic": False}, True),  # one shape, as a run has it
+    "torch.compile and CUDA graphs": ({"dynamic": False}, True),  # one shape, as in a run
 }
-"""How a step is started: arguments of `nn.Module.compile`, and whether it is captured."""
+"""Way to run a step -> arguments of `nn.Module.compile`, and whether the step is captured as a CUDA graph."""
 
 
 def speed(setting: Setting) -> Iterator[Unit]:
-    """(c) PSL and CutMixSL against a hand-written loop over the uncut model, which starts its steps the same way."""
+    """(c) Time PSL and CutMixSL, and a hand-written loop over the uncut model, which runs its steps in the same way."""
     models = ("vit_micro",) if setting.tiny else (PAPERS_VIT, "vit_tiny6", "vgg16")
     batch, steps, turns = (8, 1, 1) if setting.tiny else (2_000, 10, 3)
     numbers = (1, 4) if setting.tiny else (1, 10, 100)
@@ -182,7 +182,7 @@ def speed(setting: Setting) -> Iterator[Unit]:
 
 
 def whole_training(setting: Setting) -> Iterator[Unit]:
-    """(d) 600 epochs of CutMixSL with 10 clients: ten are timed, and all are run if the time suffices."""
+    """(d) Time ten epochs of CutMixSL with 10 clients; run all 600 if the time suffices."""
     images, clients, batch, epochs, timed = (40, 2, 5, 4, 2) if setting.tiny else (50_000, 10, 128, 600, 10)
 
     def run() -> Values:
@@ -227,7 +227,7 @@ def whole_training(setting: Setting) -> Iterator[Unit]:
 
 
 def gather(setting: Setting) -> Iterator[Unit]:
-    """(h) Batch shuffling against the bandwidth of the memory: every number is read once and written once."""
+    """(h) Compare batch shuffling, which must read and write each number once, with the memory's bandwidth."""
     size = (2, 9, 4) if setting.tiny else (shuffle.BATCH, shuffle.TOKENS, shuffle.WIDTH)
     repeats = 2 if setting.tiny else 200
 
@@ -260,7 +260,7 @@ def gather(setting: Setting) -> Iterator[Unit]:
 
 
 def scoring(setting: Setting) -> Iterator[Unit]:
-    """(i) SSIM and PSNR as a share of the whole audit."""
+    """(i) Time of computing SSIM and PSNR, as a share of the time of the whole audit."""
 
     def run() -> Values:
         spent, score = [0.0], reconstruct.score
@@ -290,7 +290,7 @@ def scoring(setting: Setting) -> Iterator[Unit]:
 
 
 def audit(setting: Setting) -> Iterator[Unit]:
-    """(j) The audit that a user types, from the start of the process to its report."""
+    """(j) Time an audit on the command line, from the start of the process to its report."""
 
     def run() -> Values:
         command = [sys.executable, "-m", "privkit", "audit", "--defense", "batch_shuffle"]
@@ -310,7 +310,7 @@ def audit(setting: Setting) -> Iterator[Unit]:
 
 
 def published(setting: Setting) -> Iterator[Unit]:
-    """(k) CutMixSL's Table 1 at the paper's size, three seeds; at toy size on digits. It needs `--data-root`."""
+    """(k) Repeat CutMixSL's Table 1 with three seeds, at the paper's size (which needs `--data-root`) or toy size."""
     if setting.data_root is None and not setting.tiny:
         return
 

@@ -1,4 +1,4 @@
-"""What the parts of `benchmarks/gpu.py` are made of: a setting, units, goals, and a clock inside an attack."""
+"""Building blocks of `benchmarks/gpu.py`: its setting, units, goals, and a clock that times an attack's epochs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from limits import PEAKS, card_of
 from privkit.attacks.base import NoSession
 
 Values = dict[str, Any]
-"""What a unit measured; under "goals", a list of `goal`."""
+"""The measured values of a unit by name; "goals" has a list of results of `goal`."""
 Unit = tuple[str, Callable[[], Values]]
-"""A name, which stands for one row, and what measures it."""
+"""Name of a unit (one row of results), and the function that measures it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class Setting:
             torch.cuda.synchronize()
 
     def peak(self) -> tuple[float, float] | None:
-        """Operations and bytes a second of this device; None if they are not in `PEAKS`."""
+        """Peak operations and bytes per second of this device; None if they are not in `PEAKS`."""
         card = card_of(torch.cuda.get_device_name()) if self.device.type == "cuda" else None
         return None if card is None else PEAKS[card]
 
@@ -64,11 +64,11 @@ def goal(says: str, value: float, *, most: float | None = None, least: float | N
 
 
 class Enough(Exception):
-    """The epochs that were wanted are timed."""
+    """Ends an attack after the wanted number of epochs was timed."""
 
 
 class Stopwatch(NoSession):
-    """Notes when each epoch of an attack ends, and raises `Enough` after so many."""
+    """Notes when each epoch of an attack ends, and raises `Enough` after `epochs` epochs."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs, self.ended, self.total = epochs, [perf_counter()], 0
@@ -81,20 +81,20 @@ class Stopwatch(NoSession):
             raise Enough
 
     def epoch_seconds(self) -> float:
-        """Median; the first one, which warms up, counts only if it is alone."""
+        """Median seconds of an epoch; the first epoch, which warms up, counts only if there is no other."""
         spans = [after - before for before, after in pairwise(self.ended)]
         return median(spans[1:] or spans)
 
 
 class Memory(Stopwatch):
-    """Keeps the state, so that a call with more epochs goes on."""
+    """A stopwatch that keeps the attack's state, so that a second call with more epochs continues."""
 
     state: dict[str, Any] | None = None
 
     def load(self) -> dict[str, Any] | None:
-        """The last state."""
+        """The state that was kept last."""
         return self.state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Keep it."""
+        """Keep this state."""
         self.state = state

@@ -32,7 +32,7 @@ WHITE_BOXES = {
     "patch shuffling's": WhiteBox(recipe="released", epochs=20, order="known"),
     "UnSplit's": WhiteBox(recipe="released", learning_rate=1e-3, total_variation=0.1, l2=1.0, epochs=20, order="known"),
 }
-"""The released recipes at 2,000 steps: they do not bound pixels, and their rate is small and does not decay."""
+"""Name -> attack. The recipes released by papers (2,000 steps) do not bound pixels and have a small, constant rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def client(seed: int, relu: bool) -> nn.Module:
 
 
 def asked(lower: nn.Module) -> Callable[[Tensor, Generator], QueryResult]:
-    """The client as a black box."""
+    """Function that answers the adversary's queries: it sends images through the client."""
 
     def query(images: Tensor, draws: Generator) -> QueryResult:
         return QueryResult(view=View(round=0, smashed=lower(images)), members=torch.arange(len(images)).unsqueeze(1))
@@ -81,7 +81,7 @@ def asked(lower: nn.Module) -> Callable[[Tensor, Generator], QueryResult]:
 
 
 def reported(name: str, seed: int, seconds: float, guess: Tensor, truth: Tensor) -> float:
-    """Print one row and give its MSE."""
+    """Print one row of results, and return the mean MSE of the guesses."""
     each = (guess - truth).square().flatten(1).mean(1)
     mse = each.mean().item()
     print(
@@ -93,9 +93,9 @@ def reported(name: str, seed: int, seconds: float, guess: Tensor, truth: Tensor)
 
 
 def decoders(args: Options) -> None:
-    """Trained on the adversary's images in at most 480 steps, scored on the private ones."""
+    """Train decoders on the adversary's images for at most 480 steps, and print their error on private images."""
     private, own = split()
-    rounds = (len(own) - max(ROUND, len(own) // 10)) // ROUND  # black_box holds a tenth out
+    rounds = (len(own) - max(ROUND, len(own) // 10)) // ROUND  # black_box validates on a tenth
     epochs = STEPS // rounds
     print(f"{epochs} epochs of {rounds} rounds of {ROUND}: {epochs * rounds} steps")
     for name in args.decoder:
@@ -119,7 +119,7 @@ def decoders(args: Options) -> None:
 
 
 def white_box(args: Options) -> None:
-    """With the client known, in the strong recipe and in those that were released."""
+    """Attack with the client's weights, by privkit's recipes and the released recipes, and print the errors."""
     private, own = split()
     victims = private[: args.victims]
     floors = [(guess - victims).square().mean() for guess in (private.mean(0), torch.tensor(0.5))]

@@ -9,8 +9,8 @@ cifar-10-batches-py, or with `--set NAME` a folder that holds one folder of pict
 patches of 4×4 pixels on CIFAR-10, and of 8×8 on faces of 64×64 pixels. The adversary knows the client's segment (`--box
 white`) or can only query it (`--box black`); the attack on the spectral shuffle needs `white`.
 
-Limits are Clopper–Pearson's at 95 % over pieces or pairs, as if they were independent. The brackets behind them show a
-lower limit that is valid under any dependence, and the accuracy if tokens are left where they are.
+Confidence limits are Clopper–Pearson's at 95 %, as if pieces or pairs were independent. The parentheses after them show
+a lower limit that is valid under any dependence, and the accuracy if every token stays at its place.
 """
 
 import time
@@ -85,7 +85,7 @@ class Options:
 
 
 def pictures(side: int, kicks: int, seed: int) -> None:
-    """Neighbor accuracy on shuffled pieces of each bundled color picture, center square at 224×224."""
+    """Shuffle the pieces of scikit-image's color pictures (224×224), solve them, and print the accuracies."""
     import skimage
 
     folder = Path(skimage.__file__).parent / "data"
@@ -129,7 +129,7 @@ def load(root: Path, name: str, size: int) -> Tensor:
 
 
 def edge(args: Options, model: str, shape: tuple[int, int, int], seed: int) -> nn.Module:
-    """A frozen random edge without positions that gives 8×8 tokens."""
+    """A frozen random client without position embedding, which sends 8×8 tokens per image."""
     spec: Vit | T2tVit = Vit(width=args.width, heads=4, grid=8, cut=args.cut or "block1")
     if model == "t2t":
         spec = T2tVit(width=args.width, heads=4, depth=2, stride=shape[1] // 32, cut=args.cut or "tokens")
@@ -137,7 +137,7 @@ def edge(args: Options, model: str, shape: tuple[int, int, int], seed: int) -> n
 
 
 def shown(accuracy: OrderAccuracy | None) -> str:
-    """Value, limits, what is proven, and the floor."""
+    """An accuracy with its limits, its lower limit under any dependence, and the accuracy without an attack."""
     if accuracy is None:
         return "none"
     return f"{interval(accuracy.share)} (≥ {accuracy.sound_low:.3f}; left {accuracy.left_alone:.3f})"
@@ -151,7 +151,7 @@ DEFENSES: dict[str, Callable[[float], Defense]] = {
 
 
 def tokens(args: Options) -> None:
-    """The attack on frozen random tokens, one row a seed."""
+    """Attack the tokens of frozen random clients, and print one row per model, defense and seed."""
     x = load(args.data_root, args.set, args.size)
     victims, auxiliary = x[: args.victims], x[args.victims : args.victims + args.auxiliary]
     shape = (x.shape[1], x.shape[2], x.shape[3])
@@ -172,7 +172,7 @@ def tokens(args: Options) -> None:
             return QueryResult(view=release(images, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
 
         view, truth = release(victims, Generator().manual_seed(seed))
-        known = nn.Sequential(lower, PublicTransform(defense))  # the edge in order: a transform is public
+        known = nn.Sequential(lower, PublicTransform(defense))  # known to all: the defense's transform
         knowledge = ImageObservation(
             image_shape=shape,
             batch_size=args.batch,

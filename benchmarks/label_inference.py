@@ -1,13 +1,13 @@
-"""Measure which share of labels each label-inference attack guesses: by a client, and by the server of a U-shape.
+"""Measure which share of labels each label-inference attack guesses right, by a client or the server of a U-shape.
 
     python benchmarks/run.py label_inference --seeds 0 1 2 --data-root DIR
 
 The attacking client sees its own smashed data and returned gradients; the server of a U-shape sees features and
 gradients, but no labels. The model and digits are those of the default audit, with one client, fewer epochs and fewer
-records; attacks by a U-shape's server, and CIFAR-10, use 2,000 records on each side. CIFAR-10 is read from DIR; texts
-need the extra `language`. Attacks on gradients use the first epoch; attacks on smashed data or the lower segment use
-the end of training. The row "no client segment" is model completion on the images themselves, as a reference without
-split learning. A run appends its lines to results/labels/inference.jsonl, and is not repeated if they exist.
+records. Attacks by a U-shape's server, and attacks on CIFAR-10, use 2,000 private and 2,000 auxiliary records. CIFAR-10
+is read from DIR; texts need the extra `language`. Attacks on gradients use the first epoch; attacks on smashed data or
+the lower segment use the end of training. The row "no client segment" is model completion on the images themselves, as
+a reference without split learning. A run appends its lines to results/labels/inference.jsonl, and is not repeated.
 """
 
 import json
@@ -36,7 +36,7 @@ U_SHAPE = {
     "budget": "small:private=2000,auxiliary=2000,test=500,victims=50,epochs=5",
 }
 GPT2 = {"model_type": "gpt2", "vocab_size": 2000, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4}
-"""A language model whose weights the seed draws."""
+"""Configuration of a small GPT-2, whose weights are random."""
 PARTIES = {
     "dataset": "digits",
     "model": "vertical",
@@ -54,7 +54,7 @@ ONE_PARTY = {
         "model_completion",
     ],
 }
-"""The same party, by its gradients of one epoch and of all, and by what it sends."""
+"""As `PARTIES`, with attacks on the gradients of one epoch and of all epochs, and on the party's smashed data."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"dataset": "digits", "defense": "grad_perturb"},
     "digits, max-norm": {
@@ -130,7 +130,7 @@ class Options:
         seeds: seeds of data, weights and attacks.
         private: number of the client's records.
         epochs: epochs of the model's training.
-        data_root: folder that holds CIFAR-10.
+        data_root: folder with CIFAR-10.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -140,7 +140,7 @@ class Options:
 
 
 def main(given: Options) -> None:
-    """Run what is missing and print each line."""
+    """Run the missing settings and seeds, and append and print each line."""
     there = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()] if RUNS.exists() else []
     done = {(line["setting"], line["seed"]) for line in there}
     where = machine(torch.get_num_threads())
@@ -156,7 +156,7 @@ def main(given: Options) -> None:
 
 
 def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]:
-    """A line of each attack on each defense, and one of the client's images alone."""
+    """Lines of results for one setting: each attack on each defense and, for default attacks, on the bare images."""
     size = f"small:private={given.private},auxiliary=200,test=500,victims=50,epochs={given.epochs}"
     root = {"data_root": given.data_root} if SETTINGS[setting]["dataset"] == "cifar10" else {}
     settings = {"attack": list(ATTACKS), "budget": size, **SETTINGS[setting], "seed": seed, **root}
@@ -165,7 +165,7 @@ def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]
 
 
 def audited(settings: dict[str, Any]) -> list[dict[str, object]]:
-    """A line of each attack on each defense."""
+    """Run an audit with these settings; a line of results for each attack on each defense."""
     lines: list[dict[str, object]] = []
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(GPT2), encoding="utf-8")
@@ -180,7 +180,7 @@ def audited(settings: dict[str, Any]) -> list[dict[str, object]]:
 
 
 def images_alone(settings: dict[str, Any], seed: int) -> dict[str, object]:
-    """Model completion on the client's images themselves, or on the half of them that the first of two parties has."""
+    """A line for model completion on the client's images themselves (or the first party's half of each image)."""
     private = prepare(resolve(settings | {"attack": list(ATTACKS)}), seed, torch.device("cpu")).splits.private
     known = first_of_each(private.y, 4)
     held = private.x[..., : private.x.shape[-1] // 2] if settings.get("parts") else private.x

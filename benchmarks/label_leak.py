@@ -1,4 +1,4 @@
-"""Label leakage through the gradient that returns to a client: AUC of two scores, norm and cosine, in every epoch.
+"""Measure label leakage through the gradients that clients receive: AUC of the scores norm and cosine, by epoch.
 
     python benchmarks/run.py label_leak --data-root data --epochs 5 --seeds 0 1 2 --figures docs/figures
 
@@ -67,9 +67,9 @@ class Options:
     """Command-line flags of the benchmark `label_leak`.
 
     Attributes:
-        data_root: folder that holds MNIST/raw.
+        data_root: folder with MNIST/raw.
         settings: names of the measured defenses and protocols, as in `SETTINGS`.
-        figures: folder for the first seed's ROC curves and histograms (Figs. 8-10); None for none.
+        figures: folder for the first seed's ROC curves and histograms (Figs. 8-10); None draws no figures.
     """
 
     data_root: Path
@@ -82,7 +82,7 @@ class Options:
 
 
 def zeros_and_fours(root: Path, count: int, seed: int, train: bool) -> Batch:
-    """Equally many of both digits, in random order; label 1 is the four."""
+    """`count` images of MNIST in random order: half zeros (label 0), half fours (label 1)."""
     pools = Mnist().open(root, download=False, train_images=60_000)
     pool: Any = pools.train if train else pools.test
     draws = np.random.default_rng(seed)
@@ -92,7 +92,7 @@ def zeros_and_fours(root: Path, count: int, seed: int, train: bool) -> Batch:
 
 
 def scored(transcript: Transcript, edge: Clients, images: Tensor) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-    """Attack, target, scores and labels of the newest round, of both clients in turn."""
+    """Run each attack on both clients' gradients of the newest round: attack, target, scores and true labels."""
     kept = transcript.rounds.pop()
     labels = kept.labels.view(CLIENTS, -1)
     for client, view in enumerate(kept.received):
@@ -111,7 +111,7 @@ def scored(transcript: Transcript, edge: Clients, images: Tensor) -> Iterator[tu
                     knowledge = replace(held, known_rows=known, known_labels=truth[known])
                     judged = everything[everything != known]
                 elif "own labels" in name:
-                    if target == "own":  # whoever knows its own labels need not ask for them
+                    if target == "own":  # this attack knows the client's own labels
                         continue
                     own = asked["own"]
                     knowledge = replace(held, known_rows=everything, known_labels=own, own_labels=own)
@@ -126,7 +126,7 @@ def scored(transcript: Transcript, edge: Clients, images: Tensor) -> Iterator[tu
 def run(
     setting: str, given: Options, seed: int
 ) -> tuple[dict[tuple[str, str, int], list[Leak]], float, dict[str, Told]]:
-    """Areas by attack, target and epoch; the test accuracy; and the last epoch's scores of a client's own labels."""
+    """Train once: AUCs by attack, target and epoch; the test accuracy; and the last epoch's scores of own labels."""
     defense, protocol = SETTINGS[setting]
     train = zeros_and_fours(given.data_root, 1_000 * CLIENTS, seed, True)
     model = LENET5.build(Images(shape=SHAPE), 2, positions=True, seed=seed)
@@ -170,7 +170,7 @@ def run(
 
 
 def cell(leaks: list[Leak]) -> str:
-    """One area with its interval, or the mean over seeds with Student's."""
+    """Cell of the table: one AUC with its interval, or the mean over seeds with a Student interval."""
     if len(leaks) == 1:
         return interval(leaks[0].auc)
     return interval(over_values([leak.auc.value for leak in leaks], 0.95, UNIT), 3)

@@ -46,13 +46,13 @@ from privkit.training import Clients, SplitProtocol, split_round
 
 TABLE = Path(__file__).parent / "results" / "gpu" / "limits.csv"
 PEAKS = {"H200": (989e12, 4.8e12), "H100": (989e12, 3.35e12), "A100": (312e12, 2.039e12)}
-"""Operations a second in dense bfloat16, and bytes a second of memory, of SXM cards.
+"""GPU (SXM card) -> operations per second in dense bfloat16, and bytes per second of its memory.
 
 Source: NVIDIA's datasheets "H200 Tensor Core GPU" (1,979 TFLOPS with sparsity, 4.8 TB/s), "H100" (1,979, 3.35) and
 "A100" (312 without sparsity, 2,039 GB/s). Sparsity doubles the figure.
 """
 _BYTES_A_WEIGHT = 4 + 2 * 4 + 6 * 4
-"""Read forward; gradient written and read; Adam reads and writes the weight and two moments; all in float32."""
+"""Bytes per float32 weight: forward pass (read), gradient (write, read), Adam (read and write weight, two moments)."""
 CLIENTS, TOTAL, SHAPE, CLASSES = 10, 2_000, (3, 32, 32), 10
 
 
@@ -83,11 +83,11 @@ class Counted:
 
     @property
     def moved(self) -> int:
-        """Bytes to and from memory, at least."""
+        """Least number of bytes that are read from and written to memory."""
         return 2 * self.activations + _BYTES_A_WEIGHT * self.trained
 
     def least(self, card: str) -> tuple[float, float]:
-        """Seconds by arithmetic and seconds by memory."""
+        """Least seconds of this card for the operations, and for the moved bytes."""
         operations, memory = PEAKS[card]
         return self.flops / operations, self.moved / memory
 
@@ -102,7 +102,7 @@ def card_of(name: str) -> str | None:
 
 
 class Operations(TorchDispatchMode):
-    """Counts by torch's formulas; its own counter follows modules, which fails if gradients are differentiated."""
+    """Counts operations by torch's formulas. Torch's own counter fails if gradients are differentiated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def counted(step: Callable[[], object], trained: Iterable[Tensor], given: Iterab
     def keep(value: Tensor) -> Tensor:
         key = value.untyped_storage()._cdata
         if key not in own:
-            kept.setdefault(key, value)  # holding it keeps its key from being used again
+            kept.setdefault(key, value)  # kept, so that no other tensor gets its key
         return value
 
     with Operations() as operations, torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
@@ -143,17 +143,17 @@ def counted(step: Callable[[], object], trained: Iterable[Tensor], given: Iterab
 
 
 def scaled(cost: Counted, rows: int, wanted: int) -> Counted:
-    """The same step on more rows, of which each costs the same."""
+    """Cost of the same step on `wanted` rows instead of `rows`, if each row costs the same."""
     flops, activations = (value * wanted // rows for value in (cost.flops, cost.activations))
     return Counted(flops=flops, trained=cost.trained, activations=activations)
 
 
 @contextmanager
 def numberless(*modules: nn.Module) -> Iterator[None]:
-    """Inside, tensors have shapes and no numbers, those of the modules as well."""
+    """Context in which all tensors, also those of the modules, have shapes but no numbers."""
     with FakeTensorMode() as mode:
         overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
-        torch.__future__.set_overwrite_module_params_on_conversion(True)  # torch 2.6 would else keep the parameters
+        torch.__future__.set_overwrite_module_params_on_conversion(True)  # needed for torch 2.6
         try:
             for module in modules:
                 module._apply(mode.from_tensor)
@@ -163,7 +163,7 @@ def numberless(*modules: nn.Module) -> Iterator[None]:
 
 
 def training_round(model: str, clients: int, group: int, total: int = TOTAL) -> Counted:
-    """A round of training in bfloat16: PSL, or CutMixSL with groups of several clients."""
+    """Cost of a training round in bfloat16: PSL (`group=1`), or CutMixSL that mixes `group` clients."""
     domain = Images(shape=SHAPE)
     split = parse("models", model).spec.build(domain, CLASSES, positions=True, seed=0)
     defense = NoDefense() if group == 1 else RandomCutMix(group=group, patch=1 if model == "vgg16" else None)
@@ -178,7 +178,7 @@ def training_round(model: str, clients: int, group: int, total: int = TOTAL) -> 
 
 
 def white_box_step(images: int = 256) -> Counted:
-    """Images of 224×224 through the frozen edge of patch shuffling's paper."""
+    """Cost of a white-box step on images of 224×224, with the frozen client of the patch-shuffling paper."""
     model = parse("models", "t2t_vit:width=512,depth=24,heads=8").spec
     edge = model.build(Images(shape=(3, 224, 224)), CLASSES, positions=False, seed=0).lower.requires_grad_(False)
     with numberless(edge):
@@ -192,7 +192,7 @@ def white_box_step(images: int = 256) -> Counted:
 
 
 def decoder_step(images: int = 50) -> Counted:
-    """The MAE decoder learns from releases of 196 tokens of 512 numbers."""
+    """Cost of a training step of the decoder `mae`, for images sent as 196 tokens of 512 numbers."""
     decoder = build_decoder("mae", torch.rand(1, 196, 512), (3, 224, 224))
     with numberless(decoder), torch.autocast("cpu", torch.bfloat16):
         released, wanted = torch.rand(images, 196, 512), torch.rand(images, 3, 224, 224)
@@ -200,7 +200,7 @@ def decoder_step(images: int = 50) -> Counted:
 
 
 def fsha_round(rows: int = 2) -> Counted:
-    """A whole round of the hijack at the authors' size, level 1; counted for few rows and scaled."""
+    """Cost of a round of FSHA at the authors' size (level 1) with 64 rows; counted for `rows` rows and scaled."""
     images, labels = torch.rand(4 * rows, *FSHA_SHAPE), torch.zeros(4 * rows, dtype=torch.int64)
     given = FshaOptions(part="speed", batch=rows)
     victims = Victims(fsha_client("1", 0), images, labels, images[:1], given, 0, plain)
@@ -213,7 +213,7 @@ def fsha_round(rows: int = 2) -> Counted:
 
 
 def sdar_step(rows: int = 2) -> Counted:
-    """Simulator, decoder and both discriminators learn from images of 32×32, released as 16 maps."""
+    """Cost of a step in which SDAR's networks learn from images of 32×32, sent as 16 maps."""
     images, released = torch.rand(20, *SHAPE), torch.rand(20, 16, 32, 32)
     labels = torch.arange(20) % CLASSES
     upper = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, CLASSES))
@@ -228,7 +228,7 @@ def sdar_step(rows: int = 2) -> Counted:
 
 
 def steps() -> Iterator[tuple[str, int, Counted]]:
-    """Each step with its name, its rows and its cost."""
+    """Name, number of rows (images) and cost of each measured step."""
     for model in ("vit_tiny6", "pit_tiny", "vgg16"):
         yield f"`{model}`, PSL, n={CLIENTS}", TOTAL, training_round(model, CLIENTS, 1)
         yield f"`{model}`, CutMixSL, n={CLIENTS}, k=2", TOTAL, training_round(model, CLIENTS, 2)

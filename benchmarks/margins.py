@@ -1,21 +1,21 @@
 """Measure how safely tests with random numbers pass: the margins of their comparisons, over seeds and kinds of
-arithmetic.
+arithmetic (instruction sets of the CPU).
 
-    python benchmarks/run.py margins --tests tests/attacks/order --seeds 20   # measures, and goes on where it stopped
-    python benchmarks/run.py margins                                          # the table of what is recorded
-    python benchmarks/run.py margins --quick                                  # the thinnest tests, other arithmetic
+    python benchmarks/run.py margins --tests tests/attacks/order --seeds 20   # measures, and resumes where it stopped
+    python benchmarks/run.py margins                                          # prints the table of recorded margins
+    python benchmarks/run.py margins --quick                                  # runs the tests of smallest margin
 
-A test runs with its own seeds under each of three kinds of arithmetic, and with seeds moved by 1, 2, … steps under
-these kinds in turn (`tests/margins.py` says which seeds are moved). The margin of a comparison in a test is the mean
+A test runs with its own seeds under each of three kinds of arithmetic. It also runs with its seeds plus 1, 2, …, under
+these kinds in turn (`tests/margins.py` says which seeds are changed). The margin of a comparison in a test is the mean
 distance of its two sides, in standard deviations over the seeds. A comparison whose sides are the same in every run is
 not shown. Margins assume a normal distribution, which a share near 1 does not have; so "held" counts the runs in which
-the comparison was true.
+the comparison was true. "mean" and "sd" are of the left side, and "asked" is the right side.
 
 A comparison *moves* if another arithmetic changes its distance, at the test's own seeds, by more than a hundredth of
 the standard deviation. Then training or a search amplifies rounding errors, and another machine gets another number. If
-it does not move, every machine gets the same number, and a small margin depends only on the chosen seed. "Over
-arithmetic" is the margin that decides whether the test passes on another machine: the mean distance at the test's own
-seeds, in standard deviations over the three kinds of arithmetic.
+the comparison does not move, every machine gets the same number, and a small margin depends only on the chosen seed.
+"Over arithmetic" is the margin that decides whether the test passes on another machine: the mean distance at the test's
+own seeds, in standard deviations over the three kinds of arithmetic.
 """
 
 import json
@@ -46,9 +46,9 @@ NUMERICS: dict[str, dict[str, str]] = {
     "default": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"},
 }
 TRIED = 2
-"""Shifts after which a test whose comparisons never moved is run no more: it measures nothing."""
+"""Number of seed shifts after which a test is not run any more, if the sides of its comparisons never changed."""
 ENOUGH = 4.0
-"""Standard deviations; a thinner margin fails on some machine."""
+"""Margin in standard deviations below which a test may fail on some machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,31 +78,31 @@ class Options:
 
 @dataclass(frozen=True)
 class Margin:
-    """One comparison of one test over its runs: the sides, and how often it held."""
+    """One comparison in one test, with its two sides in each run."""
 
     test: str
     text: str
-    runs: list[tuple[str, int, list[Any]]]  # numerics, shift, sides
+    runs: list[tuple[str, int, list[Any]]]  # arithmetic, shift of seeds, sides
 
     @property
     def gaps(self) -> list[float]:
-        """How far it was on its right side, a run."""
+        """For each run, the distance of the two sides; negative if the comparison was false."""
         return [signed(sides) for _, _, sides in self.runs]
 
     @property
     def seeds(self) -> list[list[Any]]:
-        """The sides, one of each seed."""
+        """The two sides for each seed, from its first run."""
         return list({shift: sides for _, shift, sides in reversed(self.runs)}.values())
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the distance over seeds."""
+        """Standard deviation of the sides' difference over seeds."""
         differences = [sides[0] - sides[2] for sides in self.seeds]
         return stdev(differences) if len(differences) > 1 else 0.0
 
     @property
     def deviations(self) -> float:
-        """The mean gap in standard deviations; of an equality, from the mean difference to the nearer end."""
+        """The mean gap in standard deviations; for an equality, the gap from the mean difference to its tolerance."""
         gaps, (_, sign, _, *tolerance) = [signed(sides) for sides in self.seeds], self.runs[0][2]
         if any(gap != gap for gap in gaps):
             return float("-inf")
@@ -112,12 +112,12 @@ class Margin:
 
     @property
     def own(self) -> list[list[Any]]:
-        """The sides at the test's own seeds, of each kind of arithmetic."""
+        """The two sides at the test's own seeds, for each kind of arithmetic."""
         return [sides for _, shift, sides in self.runs if shift == 0]
 
     @property
     def moves(self) -> bool | None:
-        """Whether another arithmetic moves it at the test's own seeds; None if that was not run."""
+        """Whether another arithmetic moves the comparison at the test's own seeds; None if a kind was not run."""
         own = [sides[0] - sides[2] for sides in self.own]
         return None if len(own) < len(NUMERICS) else max(own) - min(own) > self.spread / 100
 
@@ -130,13 +130,13 @@ class Margin:
 
     @property
     def measured(self) -> bool:
-        """Whether its sides differ between runs by more than the last digits."""
+        """Whether the gap differs between runs by more than rounding errors."""
         gaps = self.gaps
         return len(gaps) > 1 and max(gaps) - min(gaps) > 1e-6 * max(map(abs, gaps))
 
 
 def recorded() -> dict[str, list[dict[str, Any]]]:
-    """The lines of each test whose text is that of its newest line."""
+    """Test -> its recorded lines; lines from before the last change of the test are left out."""
     lines = [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlines()] if RECORD.exists() else []
     newest = {line["test"]: line["digest"] for line in lines}
     found = defaultdict(list)
@@ -147,7 +147,7 @@ def recorded() -> dict[str, list[dict[str, Any]]]:
 
 
 def margins(lines: list[dict[str, Any]]) -> list[Margin]:
-    """What one test measured, thinnest first."""
+    """The comparisons in one test's lines whose sides vary, the smallest margin first."""
     texts: dict[str, list[tuple[str, int, list[Any]]]] = defaultdict(list)
     for line in lines:
         for text, sides in line["noted"].items():
@@ -157,21 +157,21 @@ def margins(lines: list[dict[str, Any]]) -> list[Margin]:
 
 
 def plan(seeds: int) -> Iterator[tuple[str, int]]:
-    """The test's own seeds under every kind of arithmetic, then each other seed under one, each kind in turn."""
+    """(arithmetic, shift of seeds) of each run: shift 0 under every kind, then each further shift under one kind."""
     kinds = list(NUMERICS)
     yield from ((kind, 0) for kind in kinds)
     yield from ((kinds[shift % len(kinds)], shift) for shift in range(1, seeds))
 
 
 def pytest_command(numerics: str, *arguments: str) -> int:
-    """Run pytest in a process of its own, for arithmetic is chosen when torch is loaded."""
+    """Run pytest in a new process, since the arithmetic is fixed when torch is loaded. Returns the exit code."""
     environment = os.environ | NUMERICS[numerics] | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 def measure(options: Options) -> None:
-    """One process a seed; what one left is appended at once, so that a run which was stopped goes on."""
+    """Run the tests in one process per arithmetic and seed. Each appends its lines, so a stopped run can continue."""
     end, where = time.monotonic() + 60 * options.minutes, machine(1)
     about = {key: where[key] for key in ("commit", "date", "processor", "torch")}
     RECORD.parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def measure(options: Options) -> None:
 
 
 def table(tests: tuple[str, ...] = ()) -> str:
-    """What is recorded, thinnest first, and what failed for another reason than a noted comparison."""
+    """Markdown table of recorded comparisons, smallest margin first; and tests that failed for another reason."""
     lines = {name: some for name, some in recorded().items() if not tests or name.startswith(tests)}
     found = sorted((one for some in lines.values() for one in margins(some)), key=lambda one: one.deviations)
     thin = [one for one in found if one.deviations < ENOUGH and one.moves is not False]
@@ -214,10 +214,10 @@ def table(tests: tuple[str, ...] = ()) -> str:
     out = [
         "# Margins of the tests",
         "",
-        "`python benchmarks/run.py margins` prints this table, and says what its columns are.",
+        "`python benchmarks/run.py margins` prints this table, and `--help` explains its columns.",
         "",
-        f"{len(lines)} tests were run, {measuring} of which measure something. Of their {len(found)} comparisons, "
-        f"{len(thin)} that move lie below {ENOUGH:g} standard deviations over seeds, {fragile} over arithmetic.",
+        f"{len(lines)} tests were run. In {measuring} of them, {len(found)} comparisons differ between runs. Of these, "
+        f"{len(thin)} that move lie below {ENOUGH:g} standard deviations over seeds, and {fragile} over arithmetic.",
         "",
         "| test | comparison | moves | runs | held | mean | sd | asked "
         "| margin in sd | over arithmetic | worst | own seeds |",
@@ -249,12 +249,16 @@ def table(tests: tuple[str, ...] = ()) -> str:
     for name, some in lines.items():
         failed = [line["shift"] for line in some if line["outcome"] != "passed"]
         if failed:
-            out += ["", f"`{name}` fails otherwise in {len(failed)} of {len(some)} runs, with seeds moved by {failed}."]
+            often = f"{len(failed)} of {len(some)} runs"
+            out += ["", f"`{name}` fails for another reason in {often}, with its seeds plus {failed}."]
     return "\n".join([*out, ""])
 
 
 def quick(seconds: float) -> int:
-    """The thinnest recorded tests that are still there, with their own seeds, under arithmetic of other machines."""
+    """Run the recorded tests of smallest margin with their own seeds, under the arithmetic of other machines.
+
+    Returns the largest exit code.
+    """
     lines = recorded()
     moving = {name: [one for one in margins(some) if one.moves is not False] for name, some in lines.items()}
     chosen: list[str] = []
@@ -263,7 +267,7 @@ def quick(seconds: float) -> int:
         path, function = ROOT / name.partition("::")[0], name.partition("::")[2].partition("[")[0]
         now = digest(path, function) if path.exists() else ""
         cost = max(line["seconds"] for line in lines[name])
-        if now and cost <= left:  # of a test that was changed, all parameters: these may be others now
+        if now and cost <= left:  # a changed test runs with all its parameters
             chosen.append(name if now == lines[name][0]["digest"] else name.partition("[")[0])
             left -= cost
     return max(pytest_command(numerics, *chosen) for numerics in ("default", "avx2"))

@@ -52,7 +52,7 @@ class Options:
 
 
 def config(settings: tuple[str, ...], epochs: int) -> AuditConfig:
-    """Trained for some epochs, attacked by the mean image alone."""
+    """An audit that trains behind each defense for these epochs, and whose only attack is the mean image."""
     return resolve(
         {
             "defense": list(settings),
@@ -65,7 +65,7 @@ def config(settings: tuple[str, ...], epochs: int) -> AuditConfig:
 
 
 def main(options: Options) -> None:
-    """Run what is missing, and write the table."""
+    """Run the missing audits, and write the table."""
     TABLE.parent.mkdir(parents=True, exist_ok=True)
     made = []
     with TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
-"""Noise and denoising on MNIST: accuracy with and without a fault of the paper's released code, and the time of a step.
+"""Measure noise and denoising on MNIST: accuracy with and without a fault of the paper's code, and time of a step.
 
     python benchmarks/run.py noise --data-root DIR        # accuracy, three seeds; appends to results/noise/runs.jsonl
-    python benchmarks/run.py noise --what steps           # time of a step with and without the stages
+    python benchmarks/run.py noise --what steps           # time of a step with and without noise and denoising
     python benchmarks/run.py noise --what steps --beside train_mnist_dp.py --data-root DIR
 
 Setting for accuracy: the CNN of the paper accurate_sl, cut after "fc"; batch size 64; SGD with learning rate 0.1; σ =
@@ -73,7 +73,7 @@ class Options:
 
 
 def built(defense: str, seed: int) -> tuple[Clients, nn.Module]:
-    """Client and server, untrained."""
+    """Untrained clients and server with this defense."""
     split = CNN.build(Images(shape=SHAPE), CLASSES, positions=True, seed=seed)
     edge = Clients.build(split.lower, parse("defenses", defense).spec, Images(shape=SHAPE), classes=CLASSES, seed=seed)
     return edge, edge.fitted(split.upper, Images(shape=SHAPE), seed)
@@ -123,12 +123,12 @@ def summarize() -> None:
 
 
 def over_seeds(values: list[float], within: tuple[float, float] = UNIT) -> str:
-    """Mean and 95 % Student interval inside the quantity's range; of one seed, its value."""
+    """Mean over seeds with a 95 % Student interval, clipped to the range `within`; for one seed, its value."""
     return interval(over_values(values, 0.95, within), 3) if len(values) > 1 else f"{values[0]:.3f}"
 
 
 def ours(defense: str, options: Options, precision: Precision) -> Callable[[], None]:
-    """Some steps of privkit's loop."""
+    """Function that runs `options.steps` training steps of privkit."""
     edge, upper = built(defense, 0)
     count, draws = BATCH * options.steps, Generator().manual_seed(0)
     data = Batch(
@@ -141,7 +141,7 @@ def ours(defense: str, options: Options, precision: Precision) -> Callable[[], N
 
 
 def theirs(path: str, root: str, options: Options) -> Callable[[], None]:
-    """As many steps of the authors' loop, with their network, data loader and noise, and without their tests."""
+    """Function that runs as many training steps of the authors' script, without the script's tests."""
     found = importlib.util.spec_from_file_location("authors", path)
     assert found is not None
     assert found.loader is not None
@@ -176,11 +176,11 @@ def theirs(path: str, root: str, options: Options) -> Callable[[], None]:
 
 
 def void(_: object) -> None:
-    """Nothing."""
+    """Ignore a value and return None."""
 
 
 def steps(options: Options) -> None:
-    """CPU time of a step, and its ratio to the step without noise of the same turn; medians over turns."""
+    """Print the CPU time of a step, and its ratio to a step without noise in the same turn (medians over turns)."""
     keep_freed_memory()
     stages = {
         "without noise": "none",
@@ -209,7 +209,7 @@ def steps(options: Options) -> None:
 
 
 def main(options: Options) -> None:
-    """Measure."""
+    """Measure the time of a step, or the accuracies; for accuracies, also write the table."""
     if options.what == "steps":
         steps(options)
     else:

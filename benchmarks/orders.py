@@ -100,7 +100,7 @@ def split(given: Options) -> tuple[Tensor, Tensor]:
 
 
 def measured(attack: str, seed: int, own: Tensor, victims: Tensor, batch: int) -> dict[str, float]:
-    """What one attack recovers of the victims."""
+    """Attack patch-shuffled victims: CPU seconds, SSIM, MSE and, if the attack finds an order, its accuracies."""
     shape = (victims.shape[1], victims.shape[2], victims.shape[3])
     spec = Vit(patch=4) if shape[1] == 28 else Vit(width=192, grid=8)
     lower = spec.build(Images(shape=shape), 10, positions=False, seed=seed).lower.eval().requires_grad_(False)
@@ -129,7 +129,7 @@ def measured(attack: str, seed: int, own: Tensor, victims: Tensor, batch: int) -
 
 
 def positions(given: Options) -> None:
-    """Audit a trained model that drops the position embedding, and one that keeps it."""
+    """Audit a trained model without position embedding, and one that keeps it."""
     budget = "smoke:private=400,auxiliary=600,test=500,victims=100,epochs=12,attack_epochs=4"
     for seed, defense in product(
         given.seeds, (f"patch_shuffle:{way}frozen_block=false" for way in ("", "positions=keep,"))
@@ -145,7 +145,7 @@ def message(given: Options) -> None:
 
 
 def audited(defense: str, attacks: list[str], seed: int, budget: str, batch: int, path: Path) -> None:
-    """Append a line for each attack that is not there yet, from one audit without baseline and control experiments."""
+    """Run the missing attacks in one audit, without undefended model or control experiments; append their lines."""
     done = [row["attack"] for row in lines(path) if row["seed"] == seed and row["defense"] == defense]
     missing = [attack for attack in attacks if attack not in done]
     if not missing:
@@ -182,12 +182,12 @@ def audited(defense: str, attacks: list[str], seed: int, budget: str, batch: int
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
-    """What was measured already."""
+    """The recorded lines of this file."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def peer(given: Options) -> None:
-    """The order by DRAG's own function and by ours, for one predictor and 200 random images of 49 tokens."""
+    """Compare the orders by DRAG's function and by ours, for one predictor and 200 random images of 49 tokens."""
     if given.beside is None:
         raise ValueError("peer needs --beside PATH of DRAG's defense.py")
     parsed = ast.parse(given.beside.read_text(encoding="utf-8"))
@@ -199,7 +199,7 @@ def peer(given: Options) -> None:
     predictor = nn.Sequential(nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 50)).requires_grad_(False)
     same = 0
     for _ in range(200):
-        tokens = torch.randn(1, 50, 96)  # a class token in front, which their predictor has a column for
+        tokens = torch.randn(1, 50, 96)  # the first is a class token, for which DRAG's predictor has a column
         theirs = names["_reorder_tokens"](tokens, None, predictor)[0][:, 1:]
         logits = predictor(tokens[:, 1:])[:, :, 1:]
         ours = put(tokens[:, 1:], reordered(logits, torch.zeros(1, 49, dtype=torch.bool)), 1)
@@ -208,7 +208,7 @@ def peer(given: Options) -> None:
 
 
 def main(given: Options) -> None:
-    """Append a line for each run that is not there yet, and print it."""
+    """Run the chosen part; for "joint", append and print a line for each missing run."""
     if given.part != "joint":
         {"positions": positions, "message": message, "peer": peer}[given.part](given)
         return

@@ -1,4 +1,4 @@
-"""Attack shuffles by queries with the adversary's own images, chosen such that it can read their tokens.
+"""Attack shuffles by queries: the adversary sends its own images, chosen such that it can identify their tokens.
 
     python benchmarks/run.py own_tokens --folder DIR --seeds 0 1 2
 
@@ -23,7 +23,7 @@ from privkit.settings.resolve import resolve
 
 RUNS = Path(__file__).parent / "results" / "tokens" / "runs.jsonl"
 BARE = "frozen_block=false"
-"""No block follows the shuffle."""
+"""Option of a shuffle after which clients run no frozen block."""
 PATCH = f"patch_shuffle:{BARE}"
 
 
@@ -37,7 +37,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is measured once a seed."""
+    """One audit, which is repeated at each seed."""
 
     defense: str
     attack: str = "jigsaw"
@@ -47,7 +47,7 @@ class Setting:
 
 
 def settings() -> list[Setting]:
-    """In the order of their worth."""
+    """The audits to run, the most important first."""
     batch = f"batch_shuffle:keep={{}},{BARE}"
     found = [Setting(defense=batch.format(0.4)), Setting(defense=PATCH)]
     found += [Setting(defense=batch.format(0.4), attack="jigsaw:passes=8")]
@@ -59,7 +59,7 @@ def settings() -> list[Setting]:
 
 
 def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
-    """The defended row of one audit."""
+    """Run one audit: scores and CPU seconds of its attack, or the reason why it cannot run."""
     rules = {"copies": setting.copies, **({} if setting.rounds is None else {"rounds": setting.rounds})}
     name = "-".join(str(value).replace(":", "_").replace("=", "_") for value in asdict(setting).values())
     asked = {"defense": setting.defense, "attack": [setting.attack], "budget": "small:victims=100", "queries": rules}
@@ -80,9 +80,9 @@ def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def main(options: Options) -> None:
-    """Measure what is not there yet."""
+    """Run the missing audits, and append their lines."""
     there = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()] if RUNS.exists() else []
-    for seed, setting in product(options.seeds, settings()):  # a run that is stopped has measured everything once
+    for seed, setting in product(options.seeds, settings()):  # all settings of a seed before the next seed
         told = {**asdict(setting), "rounds": setting.rounds or "any number", "seed": seed}
         if any(told.items() <= line.items() for line in there):
             continue

@@ -56,23 +56,23 @@ def markdown(path: Path) -> str:
 
 
 def table(heading: list[str], rows: list[list[str]]) -> str:
-    """Cells as a Markdown table."""
+    """A Markdown table with this heading and these rows."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *rows))
 
 
 def claims(name: str) -> str:
-    """A paper's claims beside our results."""
+    """Markdown table of a paper's claims beside our results."""
     return table(*claims_table(list(paper(name).comparisons())))
 
 
 def orderings(name: str) -> str:
-    """The accuracies of a paper's methods, and the verdict on each of its orderings."""
+    """Two Markdown tables: results of a paper's methods, and the verdict on each of its orderings."""
     methods = [one for size in recorded(name).values() for one in size]
     return f"{table(*methods_table(methods))}\n\n{table(*orderings_table(on_record(name), tiny_verdicts(name)))}"
 
 
 def summary() -> str:
-    """Three lists on each paper, of what holds, what fails and what is open; one item for each part of a sentence."""
+    """Three Markdown lists for each paper: what holds, what fails, and what is open."""
     made = []
     for name in PAPERS:
         made.append(f"**{paper(name).citation.partition(',')[0]}, {paper(name).title}**\n")
@@ -83,7 +83,7 @@ def summary() -> str:
 
 
 def covered(name: str) -> str:
-    """What became of every number that a paper prints."""
+    """Markdown table of our evidence for every number that a paper prints, and of settings that we do not use."""
     made = table(*coverage_table(list(coverage(name).covered())))
     if not (unlike := deviations(name)):
         return made
@@ -92,7 +92,7 @@ def covered(name: str) -> str:
 
 
 def coverage_counts() -> str:
-    """How many printed numbers of each paper are measured, configured or have a reason."""
+    """Markdown table that counts each paper's printed numbers by state (measured, configured, …)."""
     rows = []
     for name in PAPERS:
         found = list(coverage(name).covered())
@@ -102,7 +102,7 @@ def coverage_counts() -> str:
 
 
 def reproduced_tables() -> str:
-    """Cells, time and verdicts of each table that was measured at tiny scale."""
+    """Markdown table of the tables that were measured at tiny scale: cells, CPU seconds, and counts of verdicts."""
     heading = ["paper", "table", "ran on", "cells", "seconds at most", "agree", "reversed", "undecided", "at the floor"]
     made = []
     for (name, source), rows in sorted(committed().items()):
@@ -122,7 +122,7 @@ def reproduced_tables() -> str:
 
 
 def reproduced_verdicts() -> str:
-    """The verdict on each ordering and effect at tiny scale."""
+    """Markdown table of the verdicts on each ordering and effect at tiny scale."""
     made = []
     for (name, source), rows in sorted(committed().items()):
         _, judged = orderings_table(list(judged_rows(name, source, "tiny", rows).orderings))
@@ -134,7 +134,7 @@ def reproduced_verdicts() -> str:
 
 
 def not_reproduced() -> str:
-    """Why a table has no rows at tiny scale."""
+    """Markdown table of the papers' tables without rows at tiny scale, with the reasons."""
     made = []
     for name in PAPERS:
         runnable, effects_of = {one.source for one in orderings_of(name)}, paper(name).effects
@@ -150,7 +150,7 @@ def not_reproduced() -> str:
 
 
 def fault_effects() -> str:
-    """accurate_sl's effects with and without the fault of its release."""
+    """Markdown table of accurate_sl's effects with and without the fault of its released code."""
     heading = ["published effect", "printed", "with the fault", "without the fault", "with the derivative"]
     heading += ["ran", "verdict"]
     rows = []
@@ -163,7 +163,7 @@ def fault_effects() -> str:
 
 
 def noise_bounds() -> str:
-    """ε of accurate_sl's runs: as published, sound for one release, and of the whole run."""
+    """Markdown table of ε for accurate_sl's runs: published, sound for one release, and for the whole run."""
     epsilons = ("published_epsilon", "sound_epsilon", "epsilon_of_the_run")
     heading = ["experiment", "defense", "steps", "seeds", "accuracy", "published ε", "sound ε of one release"]
     of_noise = (
@@ -197,7 +197,7 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
         cells = [*(f"`{cell}`" for cell in key), ", ".join(map(str, seeds))]
         for value, places in digits.items():
             several = [run[value] for run in runs if value in run]
-            if not several:  # an attack that asks for one label names none
+            if not several:  # an attack may not have this value
                 cells.append("–")
                 continue
             one = f"{sum(several) / len(several):.{places}f}"
@@ -237,7 +237,7 @@ def arrangements(path: Path) -> str:
 
 
 def strongest_attacks() -> str:
-    """The table of `--attack auto` as one row a defense: under each threat model its attack, in italics if it fails."""
+    """Markdown table with a row per defense: for each threat model, the attack that `--attack auto` chooses."""
     with TABLE.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     cells: dict[str, dict[str, str]] = {}
@@ -252,7 +252,7 @@ def strongest_attacks() -> str:
 
 
 def frontier(path: Path) -> str:
-    """A frontier's CSV as a Markdown table: each setting with its intervals, then the floors."""
+    """The CSV file of a frontier as a Markdown table: each setting with its intervals, then the floors."""
     with path.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     metric = likeness(list(rows[0]))
@@ -274,7 +274,7 @@ def frontier(path: Path) -> str:
 
 
 def gpu(path: Path) -> str:
-    """Rows of `benchmarks/gpu.py`: the goals, then every number; rows of toy size are left out."""
+    """Two Markdown tables from the rows of `benchmarks/gpu.py`: the goals, and every number (without toy sizes)."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     rows = [row for row in map(json.loads, lines) if not row["tiny"]]
     if not rows:
@@ -295,11 +295,11 @@ def gpu(path: Path) -> str:
 
 
 GPU_ORIGIN = {"part", "unit", "tiny", "device", "driver", "torch", "cuda", "python", "commit", "date", "seed", "goals"}
-"""Fields of a row that say where it comes from."""
+"""Fields of a row that are not measured numbers."""
 
 
 def settings() -> str:
-    """The settings of an audit, and the other flags of its command."""
+    """Markdown table of the settings of an audit, and of the other flags of its command."""
     rows = [
         [
             f"`{each.flag}`",
@@ -315,7 +315,7 @@ def settings() -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Every page that is to be written, with its text."""
+    """Path of every generated page and chart -> its text."""
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     made = {}
     for source in sorted(SOURCES.glob("*/page.md.j2")):
@@ -352,7 +352,7 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the pages, and remove pictures that none shows; with --check, name both and exit with 1."""
+    """Write the pages, and remove pictures that no page shows. With --check, only name them, and return 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page differs")
     check = parser.parse_args().check

@@ -1,11 +1,11 @@
-"""Patch SplitNN: what an adversary recovers who holds some of the storages, and the cost of one network per patch.
+"""Attack Patch SplitNN with some of its storages, and time its training with one network per patch.
 
     python benchmarks/run.py patch_splitnn --part storages --folder RUNS     # resumable
     python benchmarks/run.py patch_splitnn --part figure                     # of what was recorded
     python benchmarks/run.py patch_splitnn --part cost
 
 "storages": scikit-learn's digits of 8×8 pixels have 16 patches of 2×2 pixels, each in a separate storage; ResNet-20 is
-cut after its first stage. Each seed draws an order of the storages, and the adversary holds the first 1, 2, 4, …. The
+cut after its first stage. Each seed draws an order of the storages; the adversary reads the first 1, 2, 4, …. The
 models of a seed are trained once and attacked with every number of storages.
 
 "cost": a training step on 32×32 pixels with the paper's ResNet-18 is timed, for one network per patch and for one
@@ -54,7 +54,7 @@ class Options:
 
     Attributes:
         folder: folder of the runs, for "storages".
-        held: numbers of storages that the adversary holds.
+        held: numbers of storages that the adversary can read.
         networks: the models to measure: one network per patch, or one for all patches; names as in `NETWORKS`.
         batch: number of images in a step, for "cost".
         turns: number of timed turns, whose median counts, for "cost".
@@ -72,7 +72,7 @@ class Options:
 
 
 def storages(options: Options) -> None:
-    """Train, attack with each number of storages, and write one row a seed."""
+    """Train the models, attack them with each number of storages, and write one row per attack and seed."""
     for networks in options.networks:
         config = resolve(
             {
@@ -96,7 +96,7 @@ def storages(options: Options) -> None:
 
 
 def audited(config: AuditConfig, folder: Path, counts: tuple[int, ...]) -> Iterator[tuple[int, Row]]:
-    """The cells of every number of storages in one run folder, so that each model is trained once."""
+    """Results for every number of storages: (number, row). One run folder, so that each model is trained once."""
     device = pick_device("cpu")
     perception = Perception.of((), device)
     here = circumstances(device.type, torch.get_num_threads())
@@ -116,7 +116,7 @@ def audited(config: AuditConfig, folder: Path, counts: tuple[int, ...]) -> Itera
 
 
 def record(values: tuple[object, ...]) -> None:
-    """Put one row in the place of that of the same cell, and print it."""
+    """Write one row to the CSV file, in place of an older row of the same cell, and print it."""
     path = RESULTS / "storages_by_seed.csv"
     rows = read()
     rows[tuple(map(str, values[:4]))] = [str(value) for value in values]
@@ -175,7 +175,7 @@ def figure(_: Options) -> None:
 
 
 def cost(options: Options) -> None:
-    """Print the time of a step by pattern, one network a patch against one for all."""
+    """Print the time of a step for each pattern (size and stride of patches), with one network and one per patch."""
     print("| pattern | M | ms a step, M=1 | ms a step, M=P | ratio | ratio of the patches' networks alone |")
     print("| --- | --- | --- | --- | --- | --- |")
     for patch, stride in ((16, 8), (8, 8), (7, 5)):
@@ -200,7 +200,7 @@ def cost(options: Options) -> None:
 
 
 def _step(spec: PatchSplitNN, whole: bool, batch: int) -> Callable[[], None]:
-    """Forward and backward pass of both segments, or of the patches' networks alone."""
+    """Function that runs a forward and backward pass of both segments, or (not `whole`) of the patches' networks."""
     split = spec.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)
     images, labels = torch.rand(batch, 3, 32, 32), torch.arange(batch) % 10
 

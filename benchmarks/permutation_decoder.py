@@ -1,4 +1,4 @@
-"""Compare decoders that attack shuffling, at equal CPU time: one Markdown table with each decoder's success by budget.
+"""Compare decoders that attack shuffling, at equal CPU time: one Markdown table with their errors by CPU budget.
 
     python benchmarks/run.py permutation_decoder --budgets 30 60 120 --seeds 0 1 2
 
@@ -47,7 +47,7 @@ class Options:
 
 
 def defended(defense: Any, patch: int, cut: str, seed: int) -> Query:
-    """Query of a frozen random edge behind a defense."""
+    """Query of a frozen random client behind a defense."""
     lower = Vit(patch=patch, cut=cut).build(Images(shape=(1, 28, 28)), 10, positions=False, seed=seed).lower.eval()
 
     @torch.no_grad()
@@ -62,13 +62,13 @@ def defended(defense: Any, patch: int, cut: str, seed: int) -> Query:
 
 
 def views_of(images: Tensor, query: Query, batch: int, seed: int) -> list[View]:
-    """What the adversary records of these images."""
+    """What the adversary receives if these images are sent in batches."""
     draws = Generator().manual_seed(1_000 + seed)
     return [replace(query(part, draws).view, round=number) for number, part in enumerate(images.split(batch))]
 
 
 def seconds_an_epoch(attack: BlackBox, views: list[View], knowledge: ImageObservation) -> float:
-    """CPU seconds of one epoch, from a tenth of the images; the first run warms up."""
+    """CPU seconds of one epoch, estimated from a tenth of the images after a warm-up."""
     assert knowledge.auxiliary is not None
     part = knowledge.auxiliary[: max(4 * knowledge.batch_size, len(knowledge.auxiliary) // 10)]
     for epochs in (0, 1):
@@ -120,7 +120,7 @@ def main(given: Options) -> None:
 
 
 def _row(rows: np.ndarray) -> str:
-    """CPU seconds and epochs as means, the rest with Student intervals over seeds where there are several."""
+    """Cells of a table row: means over seeds; SSIM and MSE with Student intervals if there are several seeds."""
     cells = [f"{rows[:, 0].mean():.0f}", f"{rows[:, 1].mean():.0f}"]
     for column, digits in zip(rows[:, 2:].T, (3, 4, 3, 4), strict=True):
         one = f"{column[0]:.{digits}f}"

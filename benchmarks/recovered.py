@@ -58,7 +58,7 @@ class Options:
 
 
 def audits(options: Options) -> Iterator[tuple[list[_Cell], AuditConfig]]:
-    """The missing cells of one model, and their audit, which leaves out the undefended twin."""
+    """For each model and seed: the missing cells, and an audit that measures them, without the undefended model."""
     had = [{name: one[name] for name in ("data", "model", "defense", "attack", "seed", "budget")} for one in finished()]
     for seed, data, model, defense in product(options.seeds, options.data, options.model, options.defense):
         title, dataset = titled(data)
@@ -72,12 +72,12 @@ def audits(options: Options) -> Iterator[tuple[list[_Cell], AuditConfig]]:
 
 
 def finished() -> list[_Cell]:
-    """The lines so far."""
+    """The lines of finished cells."""
     return read_lines(LINES)
 
 
 def line(row: Row) -> _Cell:
-    """What is kept of a row."""
+    """The recorded fields of an audit's row."""
     if row.status != "done":
         return {"status": row.status, "reason": row.reason}
     metrics, floor = row.recovered["unaligned"], row.floors["mean_image"]["unaligned"]
@@ -90,7 +90,7 @@ def line(row: Row) -> _Cell:
 
 
 def main(options: Options) -> None:
-    """Run what is missing, and append it."""
+    """Run the missing cells, and append their lines."""
     for cells, config in audits(options):
         clock = Clock()
         with without_controls():

@@ -1,4 +1,4 @@
-"""Measure the registry (table of results) of defenses: each at several strengths, under the strongest known attacks.
+"""Measure the registry, a table of defenses at several strengths under the strongest known attacks.
 
     python benchmarks/run.py registry --dataset digits --seeds 0 1 2
 
@@ -55,7 +55,7 @@ STRENGTHS: dict[str, tuple[str, ...]] = {
     "vanilla_cutmix": ("group=4", "group=8"),
     "vanilla_cutout": ("payload=0.25", "payload=0.1"),
 }
-"""Options of further settings, where a defense has a strength."""
+"""Defense -> its options in further settings, for defenses of adjustable strength."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def audits(options: Options, done: Sequence[Entry]) -> Iterator[tuple[dict[str, 
             if missing := [one for one in labels if options.attack or (title, one, seed) not in had]:
                 automatic = choose(parse("defenses", name), "images").attacks
                 won = [one.attack for one in done if one.defense.partition(":")[0] == name]
-                # The undefended model meets an attack of `auto` only if it failed on a defense: half the time.
+                # With `auto`, an attack also runs on the undefended model only if it failed on a defense.
                 further = dict.fromkeys(attack for attack in won if attack not in automatic)
                 attacks = options.attack or (AUTO, *further)
                 given = {"defense": missing, "attack": list(attacks), "dataset": dataset, "seed": seed}
@@ -106,7 +106,7 @@ def audits(options: Options, done: Sequence[Entry]) -> Iterator[tuple[dict[str, 
 
 
 def main(options: Options) -> None:
-    """Run what is missing, or read what is finished, and write the registry anew after each audit."""
+    """Run the missing audits, or read finished runs (`collect`), and rewrite the registry after each."""
     title, dataset = titled(options.dataset)
     for folder in options.collect:
         _add(Path(folder), read_rows(Path(folder)), title if title != dataset else None)
@@ -136,7 +136,7 @@ def _add(folder: Path, rows: Sequence[Row], title: str | None) -> None:
 
 
 def nested(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The lines, each with the better attack of an adversary who may do less, where another run found one."""
+    """The registry's lines. A line gets the attack of a weaker adversary if that attack identified more records."""
     entries = list(entries)
     lines = {(one.dataset, one.defense, one.seed, one.threat_model): one for one in entries}
     for one in entries:

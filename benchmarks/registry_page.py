@@ -1,4 +1,4 @@
-"""Sections of the page of breaks and stands, from the lines of the registry."""
+"""Tables and charts of the page on defenses, from the registry of measured defenses."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from privkit.shared.measures import CLASS_MEAN, IDENTIFIED
 from privkit.shared.threat_models import threat_name
 
 AFFORDED = (0.02, 0.05, 0.1, 0.2)
-"""How much accuracy one gives up at most, one line each; a last line gives up half of it, and none gives up more."""
+"""Largest losses of accuracy in the table of advice, one line each; a last line allows a loss of half the accuracy."""
 DRAWN = ("query", "weights_and_many_passes")
-"""The weakest and the strongest adversary of the pictures."""
+"""The adversaries of the charts: the weakest and the strongest."""
 ENOUGH = 10
-"""Settings of a dataset below which a choice among them says nothing."""
+"""Least number of settings of a dataset for which the page gives advice."""
 LEARNED = 0.1
-"""Accuracy of the undefended model below which it learned nothing, so that no setting can be chosen by accuracy."""
+"""Least accuracy of the undefended model for which the page gives advice."""
 MANY = 0.9
-"""Share of identified records from which on a defense gives away nearly all."""
+"""Share of identified records from which on a defense counts as useless."""
 
 
 def datasets(registered: Iterable[Entry]) -> dict[str, list[MeasuredSetting]]:
-    """Dataset -> its settings, those that give away most first."""
+    """Dataset -> its measured settings, those with the most identified records first."""
     return grouped(settings(registered), lambda one: one.dataset)
 
 
 def _comparable(found: Sequence[MeasuredSetting]) -> bool:
-    """Whether there are enough settings, of a model that learned its task."""
+    """Whether the page may compare settings: there are enough of them, and the undefended model learned its task."""
     return len({one.defense for one in found}) >= ENOUGH and any((one.bare_accuracy or 0) >= LEARNED for one in found)
 
 
 def which() -> tuple[list[str], list[list[str]]]:
-    """For each loss of accuracy that one can afford and each adversary: the setting that gives away least."""
+    """Table of advice: for each loss of accuracy and adversary, the setting with the fewest identified records."""
     rows = []
     for dataset, found in datasets(read_registry()).items():
         if not _comparable(found):
@@ -53,7 +53,7 @@ def which() -> tuple[list[str], list[list[str]]]:
 
 
 def _least(found: Sequence[MeasuredSetting], model: str) -> str:
-    """The setting of one adversary that gives away least; what nothing stands against is said."""
+    """The setting of which this adversary identifies fewest records; "nothing" if it identifies nearly all."""
     here = [one for one in found if one.threat_model == model]
     if not here:
         return "–"
@@ -63,7 +63,7 @@ def _least(found: Sequence[MeasuredSetting], model: str) -> str:
 
 
 def every() -> tuple[list[str], list[list[str]]]:
-    """Each setting with its accuracy and what each adversary identifies; bold where it falls, italic where it holds."""
+    """Table of all settings: accuracy, and the share that each adversary identifies (bold: falls, italic: holds)."""
     rows = []
     for dataset, found in datasets(read_registry()).items():
         for defense in sorted({one.defense for one in found}):
@@ -99,7 +99,7 @@ def _cell(one: MeasuredSetting | None) -> str:
 
 
 def guesses() -> tuple[list[str], list[list[str]]]:
-    """Each picture that was kept, with the setting and attack that it shows and the adversaries who mount it."""
+    """Table of pictures of guesses, with the setting, the attack, and the adversaries who can run this attack."""
     rows = []
     for picture, entries in registry_pictures.shown(read_registry()).items():
         one, names = entries[0], ", ".join(threat_name(entry.threat_model) for entry in entries)
@@ -111,7 +111,7 @@ def guesses() -> tuple[list[str], list[list[str]]]:
 
 
 def breaks() -> tuple[list[str], list[list[str]]]:
-    """For each setting: the attack that counts for each adversary, what it identified, and what it cost."""
+    """Table with the outcome of each setting: the adversary's best attack, its identified share, and its cost."""
     registered = read_registry()
     rows = []
     for dataset, found in datasets(registered).items():
@@ -135,7 +135,7 @@ def breaks() -> tuple[list[str], list[list[str]]]:
 
 
 def _outcome(one: MeasuredSetting, registered: Sequence[Entry]) -> tuple[str, ...]:
-    """The outcome against one adversary; the attack that identified most, what it identified, and its price."""
+    """Cells for one adversary: the outcome; the attack that identified most, its share, its queries and CPU seconds."""
     stands = "stands" if set(one.outcomes) <= {"holds", "class"} else "not shown"
     price = next(
         entry
@@ -149,7 +149,7 @@ def _outcome(one: MeasuredSetting, registered: Sequence[Entry]) -> tuple[str, ..
 
 
 def of(*defenses: str) -> tuple[list[str], list[list[str]]]:
-    """What each adversary recovers behind some settings, on each dataset: means over seeds."""
+    """Table of what each adversary recovers behind these settings, on each dataset; means over seeds."""
     groups = grouped(
         [one for one in read_registry() if one.defense in defenses],
         lambda one: (one.dataset, one.defense, one.threat_model),
@@ -168,7 +168,7 @@ def of(*defenses: str) -> tuple[list[str], list[list[str]]]:
 
 
 def pictures() -> dict[str, str]:
-    """Dataset -> its settings by accuracy and identified share, against each of two adversaries, as one SVG."""
+    """Dataset -> an SVG with two charts (one per adversary) of the settings' accuracy and identified share."""
     return {
         dataset: standalone([(threat_name(model), [frontier_chart(_frontier(found, model))]) for model in DRAWN])
         for dataset, found in datasets(read_registry()).items()
@@ -177,7 +177,7 @@ def pictures() -> dict[str, str]:
 
 
 def _frontier(found: Sequence[MeasuredSetting], model: str) -> Frontier:
-    """The settings against one adversary; the diamond is the undefended model, the floor the guess by the label."""
+    """Chart data for one adversary, with the undefended model and, as floor, the guess of the class mean."""
     here = [one for one in found if one.threat_model == model]
     bare = [one.bare_accuracy for one in here if one.bare_accuracy is not None]
     points = [

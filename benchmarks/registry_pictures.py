@@ -17,17 +17,17 @@ from privkit.shared.grouped import grouped
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "registry"
 PUBLIC = ("cifar10", "cifar100", "digits", "fashion_mnist", "lfw_people", "lfw_subset", "mnist", "pcam", "tiny_digits")
-"""Datasets that may be shown; of others, and of a user's own, only numbers are registered."""
+"""Datasets whose images may be shown; for other datasets, the registry has numbers only."""
 
 
 def path_of(one: Entry) -> Path:
-    """Where the picture of a line lies; lines under one attack share it."""
+    """Path of the picture for a line; lines with the same attack, setting, seed and commit share it."""
     name = f"{file_name(one.defense)}-{file_name(one.attack)}-s{one.seed}-{one.commit[:10]}.png"
     return FOLDER / one.dataset / name
 
 
 def keep(run: Path, rows: Sequence[Row], found: Iterable[Entry]) -> None:
-    """Copy what the report of a run shows of its lines' attacks; a line of a run without a report loses its picture."""
+    """Copy the pictures of these lines from the run's report. If there is none, the line's old picture is deleted."""
     cells = {(row.defense, row.attack, row.seed): row.cell for row in rows}
     for one in found:
         if one.dataset not in PUBLIC:

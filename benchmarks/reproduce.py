@@ -38,7 +38,7 @@ class Options:
 
 
 def main(options: Options) -> None:
-    """Run what is missing and append it."""
+    """Run the missing cells, and append a line for each."""
     record = Path(options.record_to)
     record.touch()
     named = [tuple(one.split(":", 1)) for one in options.table or ()]
@@ -47,7 +47,7 @@ def main(options: Options) -> None:
     for (name, table), cells in sorted(planned.items(), key=lambda item: 0 if options.table else len(item[1])):
         lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
         done = {line["configuration"] for line in lines if (line["paper"], line["table"]) == (name, table)}
-        seconds = {line["configuration"]: line["seconds"] for line in lines}  # of cells that several tables share
+        seconds = {line["configuration"]: line["seconds"] for line in lines}  # several tables share a cell
         for one in cells:
             configuration = one.config.fingerprint
             if configuration in done:

@@ -27,7 +27,7 @@ RUNS = HERE / "results" / "runs.jsonl"
 
 
 def flag(parser: argparse.ArgumentParser, field: Field[Any], kind: Any) -> None:
-    """One field as a flag: tuples take several values, Literals are choices, booleans switch."""
+    """Add a flag for one field: a tuple takes several values, a Literal one of its choices, a boolean is a switch."""
     name = f"--{field.name.replace('_', '-')}"
     required = field.default is MISSING
     default = None if required else field.default
@@ -51,14 +51,14 @@ class Both(io.TextIOBase):
         self.stream, self.kept = stream, io.StringIO()
 
     def write(self, text: str) -> int:
-        """Write and keep."""
+        """Write the text to the stream, and keep it."""
         self.stream.write(text)
         self.stream.flush()
         return self.kept.write(text)
 
 
 def machine(threads: int) -> dict[str, object]:
-    """What a number depends on beside the code."""
+    """Commit, date, machine and versions, which are recorded with each measurement."""
     import numpy
     import torch
 
@@ -87,14 +87,14 @@ def titled(data: str) -> tuple[str, str]:
 
 
 def _processor() -> str:
-    """The processor's name, where the system tells it."""
+    """The processor's name, or its architecture if the system does not say its name."""
     info = Path("/proc/cpuinfo")
     names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
 
 def main() -> int:
-    """Parse, measure, print, record."""
+    """Parse the command line, run the benchmark, and record its output with `--record`."""
     names = sorted(path.stem for path in HERE.glob("*.py") if "\nclass Options" in path.read_text(encoding="utf-8"))
     if len(sys.argv) < 2 or sys.argv[1] not in names:
         print(f"{__doc__}\nBenchmarks: {', '.join(names)}")

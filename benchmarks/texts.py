@@ -1,4 +1,4 @@
-"""Attack texts of the dataset `definitions`, released by a transformer cut after a block: words, order, whole texts.
+"""Attack texts of the dataset `definitions`, sent by a transformer cut after a block: words, order, whole texts.
 
     python benchmarks/run.py texts
 
@@ -41,7 +41,7 @@ class Options:
 
 
 def lines(options: Options, cut: str, defense: str, seed: int) -> list[dict[str, Any]]:
-    """The rows of one audit."""
+    """The lines of one audit."""
     clock = Clock()
     given: dict[str, Any] = {"dataset": "definitions", "model": f"transformer_micro:cut={cut}", "defense": defense}
     given |= {"attack": list(options.attack), "budget": options.budget, "seed": [seed], "threads": 1}
@@ -65,7 +65,7 @@ def lines(options: Options, cut: str, defense: str, seed: int) -> list[dict[str,
 
 
 def main(options: Options) -> None:
-    """Measure what is missing, append it, and print a row for each cut, defense and attack."""
+    """Measure the missing seeds, append their lines, and print a row for each cut, defense and attack."""
     done = [json.loads(text) for text in RUNS.read_text(encoding="utf-8").splitlines()] if RUNS.exists() else []
     keys = ("cut", "defense", "seed", "budget")
     for seed, cut, defense in product(options.seeds, options.cut, options.defense):

@@ -31,9 +31,9 @@ from privkit.training.graph import Graphed
 
 SHAPE, CLASSES = (3, 32, 32), 10
 Work = Callable[[], float | None]
-"""One epoch; what it returns, if anything, counts as its seconds."""
+"""Function that runs one epoch. It may return the epoch's seconds; otherwise, the whole call is timed."""
 Compiled = Mapping[str, Any] | None
-"""Arguments of `nn.Module.compile`; None trains without a compiler."""
+"""Arguments of `nn.Module.compile`; None trains without compilation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Options:
         model: names of models, such as vit_tiny6 (the default), vgg16 or pit_tiny.
         batch: number of images in a round, over all clients.
         steps: number of rounds in a timed turn.
-        growth: path of an SVG figure that shows how the time of a round grows; None for none.
+        growth: path of an SVG figure that shows how the time of a round grows; None draws no figure.
     """
 
     model: tuple[str, ...] | None = None
@@ -68,7 +68,7 @@ def data(images: int, device: torch.device) -> Batch:
 
 
 def uncut(name: str) -> nn.Module:
-    """The network in one piece: timm's own ViT where there is one, both segments in a row otherwise."""
+    """The network without a cut: timm's ViT for `vit…` models, otherwise both segments in sequence."""
     spec = parse("models", name).spec
     split = spec.build(Images(shape=SHAPE), CLASSES, positions=True, seed=0)
     if not name.startswith("vit"):
@@ -100,13 +100,13 @@ def uncut(name: str) -> nn.Module:
 
 
 def compile_if(compiled: Compiled, *modules: nn.Module) -> None:
-    """Compile modules in place."""
+    """Compile the modules in place, if `compiled` is not None."""
     for module in modules if compiled is not None else ():
         module.compile(**compiled)
 
 
 def centralized(name: str, images: Batch, batch: int, compiled: Compiled = None, captured: bool = False) -> Work:
-    """One epoch of a hand-written loop; captured, its step is one CUDA graph."""
+    """Function that runs one epoch of a hand-written loop; if `captured`, its step is one CUDA graph."""
     device = images.x.device
     model = uncut(name).to(device).train()
     compile_if(compiled, model)
@@ -131,7 +131,7 @@ def centralized(name: str, images: Batch, batch: int, compiled: Compiled = None,
 
 
 def looped(name: str, images: Batch, batch: int, clients: int) -> Work:
-    """One epoch of parallel split learning as a Python loop over clients."""
+    """Function that runs one epoch of parallel split learning as a Python loop over clients."""
     device, spec = images.x.device, parse("models", name).spec
     splits = [spec.build(Images(shape=SHAPE), CLASSES, positions=True, seed=0) for _ in range(clients)]
     lowers, upper = [split.lower.to(device).train() for split in splits], splits[0].upper.to(device).train()
@@ -163,7 +163,7 @@ def privkit(
     compiled: Compiled = None,
     captured: bool = False,
 ) -> Work:
-    """One epoch of privkit's loop; captured, the third of a training, since the first one captures the step."""
+    """Function that runs one epoch of privkit; if `captured`, three, of which the last is timed."""
     device = images.x.device
     defense = RandomCutMix(group=group, patch=1 if name == "vgg16" else None) if group > 1 else NoDefense()
     split = parse("models", name).spec.build(Images(shape=SHAPE), CLASSES, positions=True, seed=0)
@@ -196,7 +196,7 @@ def privkit(
 
 
 def in_turns(works: dict[str, Work], device: torch.device, turns: int) -> dict[str, tuple[float, float]]:
-    """Median wall and CPU seconds of each, taking turns after one turn to warm up."""
+    """Median wall and CPU seconds of each work; the works take turns, after one turn to warm up."""
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for turn in range(turns + 1):
         for name, work in works.items():
@@ -211,7 +211,7 @@ def in_turns(works: dict[str, Work], device: torch.device, turns: int) -> dict[s
 
 
 def ratios(name: str, options: Options, device: torch.device) -> None:
-    """One Markdown table: seconds a round, images a second, ratio to centralized training."""
+    """Print a Markdown table: time of a round, images per second, and ratios to centralized training."""
     batch, steps = options.batch, options.steps
     images = data(batch * steps, device)
     works: dict[str, Work] = {"centralized": centralized(name, images, batch)}
@@ -233,7 +233,7 @@ def ratios(name: str, options: Options, device: torch.device) -> None:
 
 
 def growth(path: str, options: Options, device: torch.device) -> None:
-    """Seconds a round over n, k, the number of tokens N and the batch, as a picture."""
+    """Draw the time of a round by number of clients n, mixed clients k, tokens N and batch size."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -262,7 +262,7 @@ def growth(path: str, options: Options, device: torch.device) -> None:
 
 
 def main(options: Options) -> None:
-    """Print tables, or draw the growth."""
+    """Print a table for each model, or draw the picture of `--growth`."""
     device = torch.device(options.device)
     where = (
         torch.cuda.get_device_name()

@@ -66,7 +66,7 @@ class Options:
 
 
 def attacked(defense: str, name: str, seed: int) -> dict[str, float]:
-    """MSE and SSIM of one attack, the mean image's, and CPU seconds."""
+    """Run one attack: its MSE and SSIM, those of the mean image, and CPU seconds."""
     pool = Digits().open(None, download=False, train_images=5_000).train
     images = pool.take(np.random.default_rng(seed).permutation(5_000))
     victims, own = images[: CLIENTS * BATCH], images[5_000 - OWN :]
@@ -120,7 +120,7 @@ def tables() -> None:
 
 
 def main(options: Options) -> None:
-    """Run what is missing, and write the tables."""
+    """Run the missing cells, append their lines, and write the tables."""
     RUNS.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()] if RUNS.exists() else []
     for seed, name, defense in product(options.seeds, options.attacks, options.defenses):

@@ -33,7 +33,7 @@ DEFENSES = {
     "party": ("none", *CLIENTS, "grad_perturb", "max_norm", "confusional_labels", "label_decorrelation"),
     "server": ("none", *CLIENTS, "orthogonal_map"),
 }
-"""Adversary -> defenses: the first party of two, and the server with what both send."""
+"""Adversary -> defenses. "party" is the first of two parties; "server" is the server, which receives from both."""
 ATTACKS = {
     "party": ("exploit", "exploit:start=random,epochs=60", "model_completion", "label_leak", "release_clustering"),
     "server": ("black_box", "ridge", "fsha"),
@@ -42,7 +42,7 @@ AT_THE_SERVER = ("grad_perturb", "max_norm", "confusional_labels", "label_decorr
 MEASURED = ("label_accuracy", "cluster_accuracy", "auc")
 RECOVERED = ("ssim", "cells", "identified")
 SERVER_ON_TABLES = "fsha"
-"""FSHA takes minutes on images, and SecretFlow mounts it on tables alone; there privkit says why it cannot."""
+"""An attack that runs on tables only, as in SecretFlow; privkit then reports that it works for images only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ def chained(defense: str) -> str:
 
 
 def audited(dataset: str, adversary: str, defense: str, seed: int) -> list[dict[str, Any]]:
-    """The rows of one audit."""
+    """Run one audit, and return a line for each attack."""
     party, clock = adversary == "party", Clock()
     attacks = [one for one in ATTACKS[adversary] if dataset != "digits" or one != SERVER_ON_TABLES]
     given = {
@@ -106,12 +106,12 @@ def audited(dataset: str, adversary: str, defense: str, seed: int) -> list[dict[
 
 
 def _constant(floors: dict[str, Any]) -> list[Any]:
-    """What whoever sees nothing guesses: without labels, and without the attack's own start."""
+    """Floors of guesses without smashed data, except those that know labels and the attack's own start."""
     return [guess for name, guess in floors.items() if name not in ("zero_steps", "class_mean")]
 
 
 def main(options: Options) -> None:
-    """Measure what is missing, append it, and print each line."""
+    """Run the missing audits, and append and print each line."""
     there = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()] if RUNS.exists() else []
     done = {(line["dataset"], line["adversary"], line["defense"], line["seed"]) for line in there}
     where = machine(1)

@@ -1,4 +1,4 @@
-"""Sections of the page of vertical splits: SecretFlow's benchmark beside privkit's parts, and what was measured."""
+"""Tables of the page on vertical splits: SecretFlow's benchmark beside privkit's parts, and measured results."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from privkit.shared.measures import measure
 
 FOLDER = RUNS.parent
 TABLES_ALONE = ("drive", "creditcard", "bank", "movielens", "criteo")
-"""Its datasets that are no images."""
+"""Datasets of SecretFlow's benchmark that are tables, not images."""
 IMAGES_ALONE = ("fsha",)
-"""Its attacks whose counterpart here reads images alone."""
+"""Attacks of SecretFlow's benchmark whose counterpart in privkit works for images only."""
 FLOORS = ("floor_ssim", "floor_cells")
 SHOWN = {"label_leak": ("auc",), "release_clustering": ("cluster_accuracy",), "black_box": ("ssim", "cells")}
-"""Attack -> the measures of its cell, of which one is there; other attacks on labels show the share of right ones."""
+"""Attack -> its measures, of which the first that exists is shown; other attacks on labels show the label accuracy."""
 
 
 def lines(name: str) -> list[dict[str, str]]:
-    """A table of this folder: its lines by column."""
+    """The rows of a CSV table of this folder, each as column -> cell."""
     with (FOLDER / f"{name}.csv").open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
 def code(names: str) -> str:
-    """Names of parts as code; a dash for none."""
+    """Names of parts in Markdown's code style; a dash if there are none."""
     return ", ".join(f"`{one}`" for one in names.split()) or "–"
 
 
 def matched(name: str) -> tuple[list[str], list[list[str]]]:
-    """Its attacks or defenses, each beside privkit's."""
+    """Table of SecretFlow's attacks or defenses, with privkit's counterparts."""
     found = lines(name)
     heading = list(found[0])
     parts = (heading[0], "privkit")
@@ -43,7 +43,7 @@ def matched(name: str) -> tuple[list[str], list[list[str]]]:
 
 
 def fate(cell: dict[str, str], attack: str) -> str:
-    """What privkit does with one supported cell of its benchmark."""
+    """What privkit does with one supported cell of SecretFlow's benchmark."""
     match = {line[kind]: line["match"] for kind in ("attack", "defense") for line in lines(f"{kind}s")}
     if match[attack] == "none":
         return "attacks integrity"
@@ -54,14 +54,14 @@ def fate(cell: dict[str, str], attack: str) -> str:
 
 
 def counted() -> tuple[list[str], list[list[str]]]:
-    """How many of its supported cells a command of privkit runs, and why not the others."""
+    """Table of SecretFlow's supported cells, counted by what privkit does with them."""
     counts = Counter(fate(cell, attack) for cell in lines("cells") for attack in cell["attacks"].split())
     rows = [[what, str(count)] for what, count in counts.most_common()]
     return ["cells marked as supported", str(sum(counts.values()))], rows
 
 
 def commands() -> str:
-    """The audits of both adversaries, on images and on a table."""
+    """Commands that audit both adversaries, on images and on a table."""
     made = []
     for dataset in ("digits", "breast_cancer"):
         for adversary, attacks in ATTACKS.items():
@@ -73,7 +73,7 @@ def commands() -> str:
 
 
 def measured(dataset: str, adversary: str) -> tuple[list[str], list[list[str]]]:
-    """Defenses by attacks: means over seeds with 95 % Student intervals, the undefended split first."""
+    """Table of results, a row per defense and a column per attack: means over seeds with 95 % Student intervals."""
     runs = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
     runs = [run for run in runs if (run["dataset"], run["adversary"]) == (dataset, adversary)]
     theirs = {part: line["defense"] for line in lines("defenses") for part in line["privkit"].split()}
@@ -92,7 +92,7 @@ def measured(dataset: str, adversary: str) -> tuple[list[str], list[list[str]]]:
 
 
 def said(runs: list[dict[str, Any]], names: tuple[str, ...]) -> str:
-    """The mean of the first measure that is there, with its interval; else why there is none."""
+    """Mean and interval of the first measure that the runs have; if they have none, the reason."""
     name = next((one for one in names if all(one in run for run in runs)), None)
     if name is None:
         reason = runs[0]["reason"]

@@ -3,9 +3,9 @@
     python benchmarks/run.py workers
     python benchmarks/run.py workers --part scaling
 
-The computations are replaced: by trivial ones that return a result at once, or by matrix products of some seconds on
-one thread. The overhead is the time in which the command itself plans, assigns work, checks and stores results, and
-judges them.
+The computations of the run's cells are replaced, either by trivial ones that return a result at once, or by matrix
+products of some seconds on one thread. The overhead is the time in which the command itself plans and assigns work, and
+checks, stores and judges results.
 """
 
 import os
@@ -37,7 +37,7 @@ Compute = Callable[[Job, Task], TaskResult]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags: which part, numbers of trivial cells, long cells, and seconds of a long one."""
+    """Command-line flags: the part, numbers of trivial cells, number of long cells, and seconds of a long cell."""
 
     part: Literal["all", "overhead", "scaling"] = "all"
     trivial: tuple[int, ...] = (360, 1_200, 10_000)
@@ -46,22 +46,22 @@ class Options:
 
 
 class Here(Executor):
-    """Does each task as it is given."""
+    """Executor that runs each task at once, in the same process."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **named: Any) -> Future[Any]:
-        """Do it."""
+        """Run the task, and return its finished future."""
         future: Future[Any] = Future()
         future.set_result(fn(*args, **named))
         return future
 
 
 def settings(cells: int) -> AuditConfig:
-    """A run of so many cells, two a seed with models of their own."""
+    """A run of this number of cells: two per seed, each with its own model."""
     return resolve({"attack": "mean_image", "seed": list(range(cells // 2))})
 
 
 def rows(worker: CellWorker) -> dict[str, str]:
-    """The sealed row of each cell, made before the clock runs."""
+    """Cell's id -> its row of results as a sealed line, made before the time is measured."""
     return {
         cell.id: line(Row(**planned_row(worker.parts[cell.id], cell), status="done", provenance=worker.here))
         for cell in worker.cells
@@ -69,26 +69,26 @@ def rows(worker: CellWorker) -> dict[str, str]:
 
 
 def trivial(known: dict[str, str], job: Job, task: Task) -> TaskResult:
-    """A row that is there."""
+    """Return the prepared row of the task's cell."""
     return TaskResult(row=known[task.cell])
 
 
 def long(known: dict[str, str], steps: int, job: Job, task: Task) -> TaskResult:
-    """Work for one thread, as many steps in each cell, however busy the machine is."""
+    """Multiply matrices on one thread for a fixed number of steps, and return the prepared row."""
     torch.set_num_threads(1)
     multiply(steps)
     return TaskResult(row=known[task.cell])
 
 
 def multiply(steps: int) -> None:
-    """Multiply matrices."""
+    """Run this number of matrix products."""
     x = torch.rand(256, 256)
     for _ in range(steps):
         x = (x @ x).softmax(1)
 
 
 def spent(config: AuditConfig, executor: Executor, ahead: int, compute: Callable[[dict[str, str]], Compute]) -> str:
-    """Seconds a cell by the clock and of the command's CPU, from the plan to the last line."""
+    """Wall time and the command's CPU time per cell, as text, from the plan to the last line."""
     with tempfile.TemporaryDirectory() as home, RunLedger(Path(home) / "run", manifest(config, threads=1)) as ledger:
         worker = CellWorker(config=config, device=torch.device("cpu"), threads=1, progress=Silent())
         leader, task = Leader(worker=worker, ledger=ledger), compute(rows(worker))
@@ -102,7 +102,7 @@ def spent(config: AuditConfig, executor: Executor, ahead: int, compute: Callable
 
 
 def main(options: Options) -> None:
-    """Print times a cell."""
+    """Print the overhead per cell, and the gain of a second process."""
     if options.part in ("all", "overhead"):
         for count in options.trivial:
             told = spent(settings(count), Here(), 64, lambda known: partial(trivial, known))
@@ -115,7 +115,7 @@ def main(options: Options) -> None:
         for workers in (1, 2):
             executor = Processes(["cpu"] * workers)
             for future in [executor.submit(multiply, 1) for _ in range(workers)]:
-                future.result()  # the libraries load once
+                future.result()  # load the libraries before the time is measured
             start = perf_counter()
             spent(settings(options.long), executor, workers, lambda known: partial(long, known, steps))
             walls.append(perf_counter() - start)

@@ -45,12 +45,12 @@ from privkit.shared.own_records import hold_attacked
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 LIMITS = (
-    "It says what attacks did that were mounted here, and what was claimed here. Another attack may recover more.",
+    "It reports the attacks that were run and the claims that were made here. Another attack may recover more.",
     "A share of identified records is a mean over the attacked records. One person's record may be at higher risk.",
-    "Its interval covers the choice of records. It covers neither other trainings nor the choice of the attack.",
-    "The attacks read what crosses the cut of the split network. Other outputs of a deployed system were not attacked.",
-    "A requirement that is named here is not thereby met: whoever assesses the system decides that.",
-    "Checksums say which data, code and rows the numbers come from. They say nothing about who wrote them.",
+    "The share's interval covers the choice of records, but not other trainings or the choice of the attack.",
+    "The attacks use the data that cross the cut of the split network. Other outputs of a system were not attacked.",
+    "A requirement is not met because it is named here: the assessor of the system decides that.",
+    "Checksums identify the data, code and rows behind the numbers, but not who wrote them.",
 )
 """Limits of the document, which it states."""
 RECORDED = (

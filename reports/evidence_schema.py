@@ -19,7 +19,7 @@ ProofStanding = Literal["proven", "declared", "nothing", "refuted", "no proof", 
 COVERED, NOT_COVERED = "rows below cover a part of it", "not covered by this run"
 EDPB = (
     "EDPB Opinion 28/2024 (17 December 2024) asks how likely it is that personal data can be extracted from a model or "
-    "obtained through queries. The shares below are one input to that assessment, and no answer to it."
+    "obtained through queries. The shares below contribute to that assessment, but do not answer it."
 )
 NIST = (
     "The terms are those of NIST SP 800-226, Guidelines for Evaluating Differential Privacy Guarantees (March 2025, "
@@ -30,9 +30,9 @@ AISVS = (
     "Security Verification Standard (OWASP/AISVS on GitHub, 1.0/en/0x10-C11-Adversarial-Robustness.md)."
 )
 C11_2 = {
-    ", objective": "little is learned of whether a record was trained on, and private data are not reconstructed",
+    ", objective": "an adversary learns little about membership of a record, and cannot reconstruct private data",
     ".1": "inferred sensitive attributes are not returned (level 1)",
-    ".2": "limits on queries fit the threat of extraction, for each user and in all (level 1)",
+    ".2": "limits on queries, per user and in total, fit the threat of extraction (level 1)",
     ".3": "outputs are calibrated, so that the model is less overconfident (level 2)",
     ".4": "sensitive data are trained on with differentially private optimization (level 2)",
     ".5": "simulated membership inference is no better than random guessing (level 3)",
@@ -150,8 +150,8 @@ class Evidence(Frozen):
     conclusions: tuple[Conclusion, ...]
     measured: tuple[MeasuredDefense, ...] = Field(
         title="Measured: are records recovered and identified?",
-        description=f"{MEANING} A record is identified if the guess at it is nearer to it than to any other attacked "
-        f"record. {EDPB}",
+        description=f"{MEANING} A record is identified if the guess for it is nearer to this record than to any other "
+        f"attacked record. {EDPB}",
     )
     answers: tuple[Answer, ...] = Field(
         title="Measured: labels, members and canaries",
@@ -163,8 +163,8 @@ class Evidence(Frozen):
     )
     untried: tuple[Untried, ...] = Field(
         title="Not tried",
-        description="Registered attacks that were not mounted, and cells without a number. An attack that nobody "
-        "registered was not tried either.",
+        description="Registered attacks that were not run, and cells without a number. Attacks that are not registered "
+        "were not tried either.",
     )
     requirements: tuple[Requirement, ...] = Field(title="OWASP AISVS C11.2", description=AISVS)
     origins: tuple[Origin, ...] = Field(title="Data, code and versions")

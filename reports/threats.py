@@ -36,12 +36,12 @@ Outcome = Literal["falls", "class", "holds", "not_shown", "no_number", "not_appl
 _HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
     "A defense falls if an attack comes closer to the records than every constant guess and than the mean of each "
-    "record's true class (the 99 % interval of the mean difference over records, in MSE for images, lies above 0), or "
-    "if it identifies more records than any guess by the label does. If an attack beats only the constant guesses, "
-    "the defense gives away the class. A defense holds against an attack that fails on it, although the same attack "
-    "with the same seed and budget wins on the undefended model, and more training would not improve it. In all other "
-    "cases nothing is shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A "
-    "threat model counts every attack that its adversary could mount; --attack all mounts what was not tried."
+    "record's true class: the 99 % interval of the mean difference over records, in MSE for images, lies above 0. It "
+    "also falls if an attack identifies more records than any guess by the label. If an attack beats only the constant "
+    "guesses, the defense gives away the class. A defense holds against an attack that fails on it, if the same attack "
+    "with the same seed and budget wins on the undefended model, and more training would not improve the attack. In "
+    "all other cases, nothing is shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells "
+    "is named. A threat model includes every attack that its adversary can run; --attack all runs what was not tried."
 )
 THREATS_NOTE = (
     f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"

@@ -81,7 +81,7 @@ def test_a_run_in_the_papers_setting_stands_on_a_page() -> None:
     pages = {entry.page for paper in ALL.values() for entry in paper.entries if entry.page}
     assert pages == {"labels.md"}
     page = (Path(__file__).parents[2] / "docs" / "results" / "labels.md").read_text(encoding="utf-8")
-    setup = "LeNet-5 cut after the second convolution; MNIST, digit 0 against digit 4; two clients with 1,000 images"
+    setup = "the digits 0 and 4 of MNIST. Two clients have 1,000 images each"
     assert setup in page
     assert {one.state for one in ALL["dp_cutmixsl"].covered() if one.entry.table == "Fig. 10"} == {"run"}
 
