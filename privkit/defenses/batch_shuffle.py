@@ -61,7 +61,7 @@ class BatchShuffle(OnSmashed[Permuted]):
         source = torch.cat([rows[:, :, :kept], dealt], 2)
         if self.variant == "final_shuffle":
             source = source.gather(2, masks.uniform_permutations(m * b, t, generator).view(m, b, t))
-        elif self.variant == "kept_in_place":  # rows % t: the places where those tokens lay
+        elif self.variant == "kept_in_place":  # rows % t: the tokens' places before the shuffle
             source = source.scatter(2, rows % t, source)
         receipt = Permuted(source=source, kept=kept, variant=self.variant, tokens=smashed.detach())
         return take_rows(smashed, source), receipt
@@ -70,8 +70,8 @@ class BatchShuffle(OnSmashed[Permuted]):
 def message_orders(m: int, n: int, generator: Generator) -> Tensor:
     """Draw a uniform permutation of 0..n−1 for each of m messages, int64 [m, n].
 
-    All come from one uniform permutation of all m·n elements, in which the orders of different messages' elements are
-    uniform and independent of each other.
+    They are read from one uniform permutation of all m·n elements. In it each message's elements have a uniform order,
+    which is independent of the other messages.
     """
     order = torch.randperm(m * n, generator=generator, device=generator.device)
     if m > 1:

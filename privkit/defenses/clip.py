@@ -41,7 +41,7 @@ class Clip(OnSmashed[Nothing]):
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
         bound = noise.clip_set(self.bound, self.clip_by, noise.require_images(self.name, smashed))
         receipt = Nothing(reason=f"clipped smashed data are released {NOT_DP}", bound=bound)
-        # Not back to bfloat16, which would round a bound up.
+        # Not cast back to bfloat16, which would round the bound up.
         return noise.clipped(smashed, self.bound, self.clip_by), receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:

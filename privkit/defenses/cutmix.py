@@ -114,7 +114,7 @@ class Mixup(_MixedClients):
     drawn: Drawn = "every_round"
 
     def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
-        # In the dtype of the smashed data at once, so that release and receipt have the same ratios.
+        # Rounded to the dtype of the smashed data here, so that release and receipt have the same ratios.
         return dirichlet_ratios(present, self.concentration, coins).to(smashed.dtype).unsqueeze(2)
 
 
@@ -179,7 +179,7 @@ class VanillaCutMix(RandomCutMix):
             at new places in each round. The other fields are documented in `RandomCutMix`.
 
     Source: CutMixSL appendix B, Eq. 10; DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup"). The papers
-    have two clients; boxes inside boxes are ours.
+    have two clients; boxes inside boxes are privkit's.
     """
 
     name: ClassVar[str] = "vanilla_cutmix"
@@ -191,7 +191,7 @@ class VanillaCutMix(RandomCutMix):
         groups, members = ratios.shape
         order = uniform_permutations(groups, members, generator)
         areas = ratios.gather(1, order).flip(1).cumsum(1).flip(1)
-        areas[:, 0] = 1.0  # the background, rounding errors of the sum aside
+        areas[:, 0] = 1.0  # the background: exactly 1, despite rounding errors of the sum
         boxes = nested_boxes(areas.clamp(max=1), rows, columns, generator)
         return owner_masks(order.gather(1, boxes.sum(1) - 1), members)
 
@@ -227,6 +227,6 @@ class ShuffledCutMix(RandomCutMix):
         owner = weights.int().argmax(1)
         if len(image_shape) == 2:
             return pick_rows(smashed, owner, order)
-        assert self.side is not None  # `positions` refused it
+        assert self.side is not None  # `positions` raises an error for None
         c, h, w = image_shape
         return unpatchify(pick_rows(patchify(smashed, self.side), owner, order), self.side, (c, h, w))

@@ -74,7 +74,7 @@ class RandomCutout(Defense):
             masks = masks.to(smashed.device)
         else:
             masks = self.masks(smashed, generator)
-        # Not a product: 0·x has the sign of x, and is NaN where x overflowed.
+        # Not a product: 0·x has the sign of x, and is NaN if x overflowed.
         kept = torch.where(spread(masks, smashed, self.side, leading=2), smashed, 0)
         release = Release(smashed=kept, labels=labels, weights=masks.to(smashed.dtype).unsqueeze(1))
         again = "the same in every round: what they drop is never sent"

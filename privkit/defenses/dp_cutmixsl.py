@@ -34,8 +34,8 @@ class _BoundedNoise(Defense):
             and then nothing is proven.
         signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
 
-    Source: DP-CutMixSL Eq. 14 without mixing, Eq. 5 before it, Eq. 15 and 16 after it; §4 assumes [0, Δ] and gives no
-    rule for Δ. `signed` and bound=none are privkit's: embeddings have both signs.
+    Source: DP-CutMixSL: Eq. 14 without mixing, Eq. 5 for noise before mixing, Eq. 15 and 16 for noise after mixing; §4
+    assumes [0, Δ] and gives no rule for Δ. `signed` and bound=none are privkit's: embeddings have both signs.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})

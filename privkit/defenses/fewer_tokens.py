@@ -75,7 +75,7 @@ class TokenMerging(OnSmashed[Nothing]):
     Each token at an even place is matched with the most similar token at an odd place, and the most similar pairs
     merge. A merged token is the mean of all original tokens in it. A step merges at most half of the tokens, so keep <
     0.5 takes several steps. Nothing is random. The server learns neither the places of tokens nor how many were merged,
-    so its attention gives every token the same weight.
+    so its attention gives merged and other tokens the same weight.
 
     Attributes:
         keep: share of the tokens that are left, in (0, 1], rounded to whole tokens and at least one; 1 merges none.

@@ -51,7 +51,7 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
         return weights.reshape(*outer, 1, *(1 for _ in trailing))
     if len(trailing) == 2:
         return weights.reshape(*outer, 1, -1, 1)
-    assert patch is not None  # `positions` refused it
+    assert patch is not None  # `positions` raises an error for None
     _, height, width = trailing
     squares = weights.reshape(*outer, 1, 1, height // patch, 1, width // patch, 1)
     return squares.expand(*squares.shape[:-3], patch, width // patch, patch).reshape(*outer, 1, 1, height, width)

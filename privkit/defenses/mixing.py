@@ -45,7 +45,7 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
         keys = torch.rand(present.shape, generator=generator, device=present.device, dtype=torch.float64)
         rank = keys.masked_fill(~present, 2.0).argsort(1).argsort(1)
         return torch.where(present, positions // taken + (rank < positions % taken), 0)
-    # Inverse of the cdf: a seat of probability 0 is never drawn, since its two limits are equal.
+    # Inverse of the cdf: a client of probability 0 is never drawn, since its interval of the cdf is empty.
     limits = dirichlet_ratios(present, concentration, generator).cumsum(1)
     limits = limits / limits[:, -1:]
     draws = torch.rand(len(present), positions, generator=generator, device=present.device, dtype=torch.float64)
@@ -92,10 +92,10 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
         return _patchwork(smashed, weight)
     if smashed.device.type != "cpu" or weight[0, 0].numel() != 1:
         return torch.where(weight == 0, 0, smashed * weight).sum(1).to(smashed.dtype)
-    if torch.compiler.is_compiling() or (weight == 0).any():  # a compiled step cannot look at numbers
+    if torch.compiler.is_compiling() or (weight == 0).any():  # a compiled step cannot branch on values
         smashed = smashed.masked_fill(weight == 0, 0)
     groups, members = smashed.shape[:2]
-    with torch.autocast("cpu", enabled=False):  # the receipt states the weights of this dtype, not rounded ones
+    with torch.autocast("cpu", enabled=False):  # autocast would round the weights that the receipt states
         mixed = torch.bmm(weight.reshape(groups, 1, members), smashed.reshape(groups, members, -1))
     return mixed.view(groups, *smashed.shape[2:])
 
@@ -152,7 +152,7 @@ def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present:
 
 
 def _patchwork(smashed: Tensor, mask: Tensor) -> Tensor:
-    """Take every coordinate from its owner by one gather: of whole tokens, or along the axis k for other data."""
+    """Take every coordinate from its client by one gather: of whole tokens, or along the axis k for other data."""
     owner = mask.int().argmax(1)
     if smashed.ndim == 5:
         return pick_rows(smashed, owner.reshape(len(owner), -1).expand(-1, smashed.shape[3]))

@@ -110,9 +110,9 @@ _ORDERS = 200
 _OTHERS = 8  # number of releases whose mean is compared with one more release
 _KNOWN = (Noised, Permuted, Mixed, Nothing)
 _IN_THEIR_ROW = frozenset({"trains", "maps", "scales", "clips", "masks", "noises", "answers", "splits", "shortens"})
-"""Effects by which a record stays in its own row."""
+"""Effects after which a record influences only its own row (index) of the release."""
 _SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes", Mixed: "mixes"}
-"""The effect that a receipt shows."""
+"""The effect that a stage with this receipt must declare."""
 
 
 def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...], batch: int = BATCH) -> str:

@@ -17,7 +17,7 @@ from privkit.shared.array import Array
 Law = Literal["gaussian", "laplace"]  # laws whose tests are derived
 
 LEVEL = 1e-6
-"""Probability that correct noise is refuted: by all tests together on one release, by each test on many releases."""
+"""Probability that correct noise is refuted: by any test of `refuted_by`, or by a single test of `unlike`."""
 ROUNDED = 0.01  # share by which noise may be below the declared scale, since 0.67 may stand for 2/3
 _TESTS = 8
 _FLOAT = 2.0**-21  # relative error of a float32 number that was computed in a few steps
@@ -139,11 +139,11 @@ def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tup
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         z = np.where(held, (a - c) / s, 0.0)
         slack = np.where(held, np.maximum(np.abs(a), np.abs(c)) * _FLOAT / s, 0.0)
-    return z.clip(-_FAR, _FAR), slack.clip(max=_FAR), held  # whose squares have a finite sum
+    return z.clip(-_FAR, _FAR), slack.clip(max=_FAR), held  # clipped, so that sums of squares are finite
 
 
 def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, Array, int]:
-    """Sizes of noise values whose sums are chi-squared, their degrees of freedom, and their power of the scale."""
+    """Terms of a chi-squared sum made from noise values, their degrees of freedom, and the power of |x| in a term."""
     power = _shape(law).power
     with np.errstate(over="ignore"):
         size = 2 / power * absolute**power
@@ -184,7 +184,7 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
         for apart in (others - one[:, None], others + one[:, None]):
             least = np.minimum(least, np.partition(np.abs(apart), ranks, axis=0)[ranks].min(1))
     least += slack
-    odds = betainc(ranks + 1, rows - ranks, _shape(law).apart(least))  # more than `ranks` of the rows
+    odds = betainc(ranks + 1, rows - ranks, _shape(law).apart(least))  # that more than `ranks` rows lie below `least`
     return 2 * columns * (columns - 1) * float(odds.min()), float(least[odds.argmin()])
 
 
