@@ -99,7 +99,7 @@ def pieces(
         num_classes=classes,
         in_chans=channels,
         channels=_CHANNELS[depth],
-        stem_type="deep",  # the only one whose width can be chosen; its convolutions are replaced
+        stem_type="deep",  # the only stem of free width; its convolutions are replaced
         stem_width=first // 2,
         act_layer=_tanh if activation == "tanh" else nn.ReLU,
     )

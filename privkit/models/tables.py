@@ -157,8 +157,8 @@ class _Difm(NamedCuts):
 
 
 class _Fields(nn.Module):
-    """Gives every field a weight and a vector: learned for each category, or for a dense column and scaled by its
-    value.
+    """Gives every field a learned weight and vector: one pair for each category; for a dense column, one pair that is
+    scaled by its value.
     """
 
     offsets: Tensor

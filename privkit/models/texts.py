@@ -73,7 +73,7 @@ class Recurrent(NamedCuts):
     """A text classifier: token embedding, recurrent layers, and a linear layer on the state after the last token.
 
     Padding is embedded as zeros and moved in front of the text, so that the last state directly follows the last token.
-    torch cannot batch recurrent layers over clients, so clients run one after another; the results say so.
+    torch cannot batch recurrent layers over clients, so clients run one after another, which the results report.
 
     Attributes:
         kind: "lstm", "gru" or "rnn" (tanh).
