@@ -106,7 +106,7 @@ class EvenHeads(NamedCuts):
 
 
 def check_class_token(positions: bool, remedy: str) -> None:
-    """Raise `UsageError` with advice `remedy` if `positions` is False, since a defense would shuffle the class token."""
+    """Raise `UsageError` with advice `remedy` if `positions` is False: a defense would then shuffle the class token."""
     if not positions:
         raise UsageError(
             "a shuffle moves every token that the client sends, and the server could not find the class token again: "
