@@ -58,7 +58,8 @@ class ClientForward:
         receipt: what the defense did in this round, and what it proves about the release.
         groups: numbers of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
         penalty: the defense's term in the clients' loss, one number per batch of `smashed`; None if it adds no term.
-        arrived: the messages as they arrive at the server, before the server's stages; `release` if it has none.
+        arrived: the messages as they arrive at the server, before the server's stages; equal to `release` without such
+            stages.
         arrived_groups: the clients mixed into each message of `arrived`, as in `groups`.
     """
 
@@ -116,7 +117,7 @@ class Clients(nn.Module):
         self.predicts: Literal["labels", "texts"] = "labels"
 
     def mixed_precision(self, device: torch.device) -> torch.autocast:
-        """Make a context manager that computes in the chosen `precision` on `device`; weights, losses stay float32."""
+        """A context for products in the chosen `precision` on `device`; weights and losses stay float32."""
         short = self.precision == "bfloat16" or (self.precision == "auto" and short_by_default(device))
         return torch.autocast(device.type, torch.bfloat16, enabled=short)
 
@@ -137,7 +138,7 @@ class Clients(nn.Module):
         Args:
             lower: one client's lower segment (the layers up to the cut); all clients start with its weights.
             defense: the defense of every round, or a chain of defenses.
-            domain: what one record is; the segment is tried on zeros of this shape.
+            domain: description of a record; the segment is tested on records of zeros.
             classes: number of classes, or of 0/1 labels per record.
             seed: seed of the frozen block, the defense's networks, and mixing ratios that are drawn once.
             protocol: the protocol; None for one client with one server.
@@ -295,7 +296,7 @@ class Clients(nn.Module):
         arrived = made if made.labels is not labels else replace(made, labels=own)
         if sites.server and release.apart is not None:  # clients added noise, then the server mixed
             seats = groups.flatten()
-            seat_of = seats.argsort()[len(seats) - len(made.smashed) :]  # empty seats, -1, come first
+            seat_of = seats.argsort()[len(seats) - len(made.smashed) :]  # empty places, -1, come first
             arrived = replace(arrived, smashed=release.apart.flatten(0, 1)[seat_of].to(made.smashed.dtype))
             if release.apart_labels is not None:
                 arrived = replace(arrived, labels=release.apart_labels.flatten(0, 1)[seat_of])

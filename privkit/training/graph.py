@@ -14,7 +14,7 @@ from privkit.torch_utils.out_of_memory import ran_out
 
 _Step = Callable[..., tuple[Tensor, ...]]
 """Tensors on the GPU -> tensors on the GPU; weights and gradients change in place."""
-_WAITS = "called a synchronizing CUDA operation"  # how torch's `set_sync_debug_mode` warns
+_WAITS = "called a synchronizing CUDA operation"  # text of the warnings that torch's `set_sync_debug_mode` turns on
 _KNOWN = ("privkit", "torch", "torchvision", "timm")
 """Packages whose code can be captured, because it counts no steps in Python."""
 _WARM_UP = 3  # steps before the capture, in which optimizers and libraries allocate their buffers
