@@ -252,7 +252,7 @@ def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCount
 
 
 def equal_counts(positions: int, members: int) -> tuple[int, ...]:
-    """Divide `positions` among `members` clients: numbers that differ by at most one, the larger ones first."""
+    """Divide `positions` among `members` clients: numbers that differ by at most one, the larger numbers first."""
     return tuple(positions // members + (seat < positions % members) for seat in range(members))
 
 

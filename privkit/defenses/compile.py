@@ -80,7 +80,7 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
     - Stages after the noise are post-processing.
     - Mixing lowers ε only if the mixing stage itself adds the noise.
 
-    The number of orders that a shuffle hides is reported beside ε. Stages at the server prove nothing.
+    The number of orders that a shuffle hides is reported in addition to ε. Stages at the server prove nothing.
 
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """
@@ -207,7 +207,7 @@ def _bound(steps: Sequence[StageReceipt], level: str) -> ClipSet | None:
     """
     bound: ClipSet | None = None
     for step in steps:
-        if step.stage.level != level:  # the lower segment lies between
+        if step.stage.level != level:  # the lower segment lies between the levels
             continue
         effects = step.stage.effects or frozenset()
         spread = "permutes" in effects and step.stage.over_batch and not isinstance(bound, Clamp)

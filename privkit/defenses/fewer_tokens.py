@@ -1,4 +1,4 @@
-"""Fewer tokens cross the cut: each image drops some at random, or merges the most similar ones."""
+"""Fewer tokens cross the cut: some tokens of each image are dropped at random, or the most similar are merged."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from privkit.defenses.masks import uniform_permutations
 
 Concentration = Annotated[float, Ge(1e-6), Le(inf), "inf gives equal ratios"]
-"""α_M of a Dirichlet law. For smaller values, one client fills every message, and logarithms of ratios overflow."""
+"""α_M of a Dirichlet law. Below 1e-6, one client would fill every message, and logarithms of ratios overflow."""
 
 
 def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator) -> Tensor:
@@ -74,7 +74,7 @@ def owner_masks(owner: Tensor, members: int) -> Tensor:
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
     """The generator of the mixing ratios: `generator` if they are drawn in every round, otherwise `kept`.
 
-    `kept` has the same state in every round; None stands for a generator with seed 0.
+    `kept` has the same state in every round; None means a generator with seed 0.
     """
     if drawn == "every_round":
         return generator

@@ -229,7 +229,7 @@ def _other_law(absolute: Array, law: Law, ratio: float) -> float:
 
 
 def unlike(draws: Array, law: str) -> str:
-    """Test whether draws [K, p] are independent noise of the given law with scale 1; return the difference, or "".
+    """Test whether draws [K, p] are independent noise of the given law with scale 1; return a finding, or "".
 
     A draw is the noise in p < K coordinates of one of K releases of the same data; constants in a column are ignored.
     Five tests check the size of the noise in its weakest direction, the distribution of its numbers, its size over all

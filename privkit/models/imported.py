@@ -117,7 +117,7 @@ def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
 class _Imported(ABC):
     """Base class of models whose segments a user wrote.
 
-    The user's functions get those of the keywords `domain`, `image_shape` (for images), `classes` and `positions` that
+    Of the keywords `domain`, `image_shape` (for images), `classes` and `positions`, the user's functions get those that
     they accept. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower
     segment whose tokens reveal their positions (`told_places`) is refused, since a shuffle would not hide their order.
     """
@@ -131,7 +131,7 @@ class _Imported(ABC):
 
     @abstractmethod
     def segments(self, offered: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
-        """Build the lower and the upper segment with those of the keywords `offered` that they accept."""
+        """Build the lower and the upper segment; each gets those of the keywords `offered` that it accepts."""
 
     def imports(self) -> set[str]:
         places = {path.replace(":", ".").rpartition(".")[0] for path in self.paths}

@@ -253,4 +253,4 @@ class _FactorizationMachine(nn.Module):
         return torch.stack([torch.zeros_like(click), click], 1)
 
 
-DIFM = _Difm()  # vectors of four numbers, eight heads of eight, cut in front of the prediction layer
+DIFM = _Difm()  # vectors of four numbers, eight heads of width eight, cut before the prediction layer

@@ -145,7 +145,7 @@ def _timms() -> Any:
 VIT_MICRO = Vit()  # trains in seconds on two CPU cores: 96 wide, four blocks, 4×4 patches
 
 VIT_TINY = Vit(width=192, depth=12, heads=3, grid=8)
-"""ViT-Tiny: 192 wide, twelve blocks; 4-pixel patches on 28 or 32 pixels."""
+"""ViT-Tiny: 192 wide, twelve blocks; 4-pixel patches on images of 28 or 32 pixels per side."""
 
 VIT_TINY6 = Vit(width=192, depth=6, heads=3, grid=8, cut="embedding")
 """ViT-Tiny with six blocks, cut after the embedding (CutMixSL §4)."""

@@ -56,7 +56,7 @@ class ClientForward:
         labels: the clients' labels, int64 [n, B], or [n, B, L] if each record has L labels.
         release: the M messages with labels as the server uses them, after the server's stages.
         receipt: what the defense did in this round, and what it proves about the release.
-        groups: numbers of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
+        groups: indices of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
         penalty: the defense's term in the clients' loss, one number per batch of `smashed`; None if it adds no term.
         arrived: the messages as they arrive at the server, before the server's stages; equal to `release` without such
             stages.
@@ -234,15 +234,15 @@ class Clients(nn.Module):
             labels: labels, int64 [n, B], or 0 and 1 in [n, B, L] if each record has L labels.
             generator: the only source of randomness for groups and defense.
             number: the round's number, 0-based.
-            lowers: a function that replaces the call of the stacked segments: (images [M, B, ...], the number of the
+            lowers: a function that replaces the call of the stacked segments: (images [M, B, ...], the index of the
                 client whose segment runs each batch, or None for batch i at client i) -> smashed data.
-            groups: numbers of the clients whose records are mixed, int64 [M, k]; None draws the round's groups.
+            groups: indices of the clients whose records are mixed, int64 [M, k]; None draws the round's groups.
         """
         groups = self.groups(number, generator) if groups is None else groups
         return self._forward(stages_of(self.defense), images, labels, generator, groups, lowers or self.lowers)
 
     def groups(self, number: int, generator: Generator) -> Tensor:
-        """Form the mixing groups of round `number` (0-based): the numbers of the clients mixed into each of M messages,
+        """Form the mixing groups of round `number` (0-based): the indices of the clients mixed into each of M messages,
         int64 [M, k], as in `SplitProtocol.groups`; without mixing, k is 1.
         """
         if self.defense.group > 1:

@@ -68,7 +68,7 @@ def split_round(
         number: number of the round, 0-based.
         update: the server's optimizer step, called after every message (batch of smashed data) if the protocol has
             `updates="message"`; not used otherwise.
-        groups: numbers of the clients whose records are mixed, int64 [M, k]; None draws the groups from `draws`.
+        groups: indices of the clients whose records are mixed, int64 [M, k]; None draws the groups from `draws`.
 
     Returns:
         The losses, the messages, and the gradient at the cut.
