@@ -24,7 +24,7 @@ _NORMALIZES_TRANSPOSED = torch.__version__ >= "2.15"
 
 @dataclass(frozen=True, kw_only=True)
 class Adversarial(Unchanged):
-    """Trains the client against a simulated attacker who inverts its smashed data; nothing is proven.
+    """Trains the client against a simulated attacker who reconstructs its images; nothing is proven.
 
     The attacker minimizes its reconstruction error, and the client maximizes this error: the error's gradient is
     reversed at the smashed data. Two rules keep the client from raising the error by a trick. The attacker normalizes
@@ -32,7 +32,7 @@ class Adversarial(Unchanged):
     attacker's error on this image is below the error of the batch's mean image; otherwise the gradient is set to zero.
 
     Attributes:
-        strength: weight of the reversed gradient, ≥ 0; Eq. 9 has weight 1.
+        strength: weight of the reversed gradient, ≥ 0; 1 in the paper's Eq. 9.
         width: number of channels in the simulated attacker's hidden layer, ≥ 1.
 
     Source: Yao et al., patch shuffling, Eq. 9, after Xiao et al. 2020, "Adversarial learning of privacy-preserving and

@@ -26,9 +26,9 @@ class BatchShuffle(OnSmashed[Permuted]):
     Attributes:
         keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. With 1, tokens are only shuffled inside each image
             (patch shuffling).
-        variant: "final_shuffle" also shuffles the tokens inside each image at the end, as in §IV-C. "algorithm_2"
-            follows the printed algorithm: kept tokens come first, so the server knows their image. "kept_in_place" does
-            not move kept tokens, as in §IV-C's first sentence on k, so their order is public.
+        variant: "final_shuffle" also shuffles the tokens inside each image at the end, as in the paper's §IV-C.
+            "algorithm_2" follows the printed algorithm: kept tokens come first, so the server knows their image.
+            "kept_in_place" does not move kept tokens, as in §IV-C's first sentence on k, so their order is public.
         frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle. "first" moves the
             server's first block (of a checkpoint, for example) to the clients; true adds a block with random weights,
             and false adds none. "auto" is "first" on images if the server's segment has a block, and none otherwise.

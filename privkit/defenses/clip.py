@@ -21,7 +21,7 @@ class Clip(OnSmashed[Nothing]):
     """Bounds the smashed data of each image. Alone it proves nothing; in front of noise it bounds the sensitivity.
 
     Attributes:
-        bound: the bound c > 0.
+        bound: c > 0, the bound on each coordinate or on an image's L2 norm (see `clip_by`).
         clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
         place: the party that clips, "client", "mixer" or "server".
 

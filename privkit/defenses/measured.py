@@ -1,4 +1,4 @@
-"""Measures how far a release moves if a record is replaced; the accountant's sensitivity must not be smaller.
+"""Measures how far a release moves if a record is replaced, to check the sensitivity that the accountant assumes.
 
 Built-in defense stages are compared with their receipts (the claims about their release) in privkit's tests. A user's
 stage is measured when a chain of stages is built, when an audit computes a certificate, and in `privkit check`. A

@@ -214,9 +214,9 @@ def _some(z: Array, rows: int, columns: int) -> Array:
 def _other_law(absolute: Array, law: Law, ratio: float) -> float:
     """Test whether absolute noise values follow the declared law (Kolmogorov–Smirnov); returns the p-value.
 
-    The noise is the release minus a computed noise-free release. An error in this computed release changes the law of
-    Gaussian noise only to second order. It flattens the peak of Laplace noise by at most `ratio` − 1, the growth of the
-    noise's size, up to a random error; the test allows for this.
+    The noise is the release minus a computed noise-free release. For Gaussian noise, an error in this computed release
+    changes the law only to second order. For Laplace noise, it flattens the peak by at most `ratio` − 1, the growth of
+    the noise's size, up to a random error; the test allows for this.
     """
     n, shape = len(absolute), _shape(law)
     if law == "gaussian":

@@ -96,11 +96,11 @@ class _Difm(NamedCuts):
     A shuffle hides little, since a vector reveals its field: `hides_places` is False.
 
     Attributes:
-        embedding: size of v_i.
+        embedding: size of a field's vector v_i.
         heads: number of attention heads.
         head_width: size of each head.
         width: units of each hidden layer of the bit-wise part.
-        depth: hidden layers of the bit-wise part.
+        depth: number of hidden layers of the bit-wise part.
         cut: last layer of the lower segment. "embedding" sends w_i and v_i of T fields, [N, T, 1 + embedding]. "vector"
             also sends each field's bit-wise factor and attended vector; the server computes the vector-wise factors by
             a separate map for each field, or behind a shuffle by one map for all fields. "factors" sends w_i and v_i

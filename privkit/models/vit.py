@@ -23,7 +23,7 @@ class Vit(EvenHeads):
 
     Attributes:
         width: token size D.
-        depth: blocks in both segments together.
+        depth: number of blocks in both segments together.
         heads: attention heads, a divisor of width.
         grid: desired number of patches per side. The patch size is the divisor of the image side whose number of
             patches is nearest; an image with a prime side may become a single patch. Ignored if `patch` is given.
@@ -32,8 +32,8 @@ class Vit(EvenHeads):
         pool: what the classifier reads: "avg" for the mean over tokens, "token" for the class token.
         class_token: who owns the class token, with pool="token". "server" adds it to the smashed data, without a
             position, so blocks below the cut do not see it. "client" puts it in front of the tokens before positions
-            are added, so that T+1 tokens cross the cut (DP-CutMixSL §3.A).
-        checkpoint: timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
+            are added, so one token more crosses the cut (DP-CutMixSL §3.A).
+        checkpoint: path of a timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; layers and seeded initial weights equal timm's.
 

@@ -73,7 +73,7 @@ class LfwPeople(Checked):
     The official test part shows other people than the training part, so all parts are drawn from the training part.
 
     Attributes:
-        size: side in pixels.
+        size: side in pixels after centre cropping.
 
     Source: Huang et al. 2007; torchvision `LFWPeople`.
     """
