@@ -58,8 +58,7 @@ class ClientForward:
         receipt: what the defense did in this round, and what it proves about the release.
         groups: indices of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
         penalty: the defense's term in the clients' loss, one number per batch of `smashed`; None if it adds no term.
-        arrived: the messages as they arrive at the server, before the server's stages; equal to `release` without such
-            stages.
+        arrived: the messages as they arrive, before the server's stages; equal to `release` without such stages.
         arrived_groups: the clients mixed into each message of `arrived`, as in `groups`.
     """
 
