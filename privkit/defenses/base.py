@@ -203,7 +203,7 @@ class Defense(Checked, ABC):
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """Apply the deterministic part of the defense to N images' `smashed` data [N, ...]; adversaries know it."""
+        """Apply the defense's deterministic part to N images' `smashed` data [N, ...]; adversaries know this part."""
         return smashed
 
     @abstractmethod
@@ -331,8 +331,8 @@ def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
     """Permute tokens over all messages and images: output token (m, b, t) is input token number `rows[m, b, t]`.
 
     `tokens` are float [M, B, T, D], and `rows` int64 [M, B, T] is a permutation of 0..M·B·T−1, the numbers of the input
-    tokens in memory order. Of torch's row gathers on a CPU, `Tensor.gather` with an expanded index has the fastest
-    backward pass.
+    tokens in memory order. On a CPU, `Tensor.gather` with an expanded index has the fastest backward pass of torch's
+    row gathers.
     """
     d = tokens.shape[-1]
     return tokens.reshape(-1, d).gather(0, rows.reshape(-1, 1).expand(-1, d)).view_as(tokens)

@@ -257,7 +257,7 @@ def equal_counts(positions: int, members: int) -> tuple[int, ...]:
 
 
 def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
-    """Add to the certificate what the accountant cannot know, from the receipt and the release count."""
+    """Add what the accountant does not know: assumptions and quantities from the receipt and the release count."""
     assumptions, statement = list(certificate.assumptions), certificate.statement
     if receipt.labels is None:
         certificate = given_labels(certificate, release_count.lower_model)

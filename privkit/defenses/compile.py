@@ -174,7 +174,7 @@ def _own(steps: Sequence[StageReceipt], number: int, release_count: ReleaseCount
 
 
 def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
-    """The receipt of step `number`; for noise on unmixed data, with the tightest clip set of this and earlier steps."""
+    """The receipt of step `number`; noise on unmixed data gets the tightest clip set of this and all earlier steps."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
         return replace(receipt, clip=_tighter(receipt, _bound(steps[:number], steps[number].stage.level)))

@@ -111,8 +111,8 @@ class VanillaCutout(RandomCutout):
     """Zeroes one random box in the smashed data of each client; nothing is proven.
 
     Attributes:
-        payload: share of positions outside the box, which are kept and sent, in [0, 1]. The box covers the rest, up to
-            a rounding error of half its height in positions.
+        payload: share of positions outside the box, which are kept and sent, in [0, 1]. The box covers the rest, with
+            an error of at most h/2 positions if it has h rows.
         patch: side in pixels of one position of a feature map or an image; 1 cuts between any two pixels. Unused for
             tokens, each of which is a position; they must form a square grid. None means 1 at the input layer.
 

@@ -97,7 +97,7 @@ class Denoising(OnSmashed[Nothing]):
 
 
 class _ServerStage(nn.Module):
-    off = False  # whether values pass unchanged, as for noise-free accuracy
+    off = False  # whether values pass unchanged, as when accuracy without noise is measured
 
 
 class _OnLogits(_ServerStage):

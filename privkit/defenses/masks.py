@@ -41,7 +41,7 @@ def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> 
 
 
 def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
-    """Turn weights of T positions into factors of the coordinates of `smashed`: bool for masks, otherwise in its dtype.
+    """Turn weights of T positions into factors of the coordinates of `smashed`, in its dtype, or bool for masks.
 
     `weights` are [M, T] or [G, k, T], as `leading` says (see `positions`); T = 1 gives all positions one weight.
     """

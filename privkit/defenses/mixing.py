@@ -67,7 +67,7 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> 
 
 
 def owner_masks(owner: Tensor, members: int) -> Tensor:
-    """Masks bool [G, k, T] of a group's clients 0..k−1, from the client who owns each position, int64 [G, T]."""
+    """Masks, bool [G, k, T], of each group's k clients; `owner`, int64 [G, T], is the client of each position."""
     return owner.unsqueeze(1) == torch.arange(members, device=owner.device).view(1, -1, 1)
 
 
@@ -132,7 +132,7 @@ def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present:
     """Check and return the input of a defense that mixes groups of k = `group` clients.
 
     Returns smashed data [G, k, B, ...], labels [G, k, B, L] and `present`, bool [G, k]. For k = 1, smashed data and
-    labels come without the axis k, which is added. If `present` is None, all places are taken. Raises a ValueError,
+    labels come without the axis k, which is added. If `present` is None, all places hold a client. Raises a ValueError,
     which names the defense, if a shape or type does not fit.
     """
     if group == 1:

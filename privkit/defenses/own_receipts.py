@@ -301,7 +301,7 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
 
 
 def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
-    """K releases of the same data, in units of the noise's declared scale: p coordinates of each, float [K, p].
+    """p coordinates of each of K releases of the same data, in units of the noise's declared scale: float [K, p].
 
     The coordinates are the first and last ones of a release's smashed data and labels. Every second call is computed
     with gradients, as in training.

@@ -45,7 +45,7 @@ def ran_out(error: BaseException) -> bool:
 
 
 def _scarce() -> bool:
-    """Whether 32 MiB of main memory cannot be allocated. Then imports fail, and errors may not name memory."""
+    """Whether even 32 MiB of main memory cannot be allocated. Imports then fail; their errors may hide the cause."""
     try:
         return not bytearray(_ROOM)
     except MemoryError:

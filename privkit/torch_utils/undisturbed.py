@@ -1,4 +1,4 @@
-"""Protects state that the whole process shares from a user's code: torch's settings, generators, environment."""
+"""Protects process-wide state (torch's settings, generators, environment) from changes by a user's code."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Graphed:
             return self._watched(given) if self._calls == _WARM_UP else self._plainly(given)
 
     def _plainly(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Run a step without a graph on the capture's stream, because gradients stay on the stream of first use."""
+        """Run a step without a graph, on the CUDA stream of the capture, since gradients stay on their first stream."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             found = self._step(*given)

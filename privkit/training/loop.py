@@ -101,8 +101,8 @@ def release_count(
 ) -> ReleaseCount:
     """Count how often a run releases one record (sends its smashed data), and how often one client releases anything.
 
-    Training is counted, and the passes after training in which the attacked images are sent again in whole rounds. A
-    client with fewer images than a batch sends some images several times; images are counted by their ids.
+    The count covers training, and the passes after training in which the attacked images are sent again in whole
+    rounds. A client with fewer images than a batch sends some images several times; images are counted by their ids.
 
     Args:
         clients: the clients, with the protocol and the defense.

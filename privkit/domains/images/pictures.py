@@ -225,7 +225,7 @@ class ImageNet(Checked):
     The test part is ImageNet's official validation part.
 
     Pictures are read from train/<WordNet id>/ and val/<WordNet id>/. If a folder is missing, torchvision unpacks the
-    official archive into the data root, which also needs the devkit's archive. Classes are numbered in the order of
+    official archive into the data root; this also needs the devkit's archive. Classes are numbered in the order of
     their WordNet ids.
 
     Attributes:
