@@ -1,4 +1,4 @@
-"""The defenses, one per file. Each changes what clients send or train, or what they get back, and records how."""
+"""The defenses, one per file. Each changes what clients send, how they train, or what they get back."""
 
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.defenses.batch_shuffle import BatchShuffle

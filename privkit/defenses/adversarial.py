@@ -1,4 +1,4 @@
-"""Adversarial learning: the clients train against a simulated attacker, who is trained beside the task."""
+"""Adversarial learning: clients train against a simulated attacker, a network that is trained with the model."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.seeded import seeded
 
 _NORMALIZES_TRANSPOSED = torch.__version__ >= "2.15"
-"""Older torch has no GroupNorm of transposed maps in vmap, and its backward pass ends the process for frozen ones."""
+"""Whether GroupNorm takes transposed maps. In older torch it fails in vmap, and its backward pass crashes if frozen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adversarial(Unchanged):
-    """Trains the client against a simulated attacker who inverts its smashed data; nothing is proven.
+    """Trains the client against a simulated attacker who reconstructs its images; nothing is proven.
 
     The attacker minimizes its reconstruction error, and the client maximizes this error: the error's gradient is
-    reversed at the smashed data. Two rules exclude trivial gains of the client. The attacker normalizes its input, so a
-    larger scale of the smashed data does not help. And an image's gradient is reversed only while the attacker's error
-    on this image is below the error of the batch's mean image; otherwise it is set to zero.
+    reversed at the smashed data. Two rules keep the client from raising the error by a trick. The attacker normalizes
+    its input, so a larger scale of the smashed data does not help. And an image's gradient is reversed only while the
+    attacker's error on this image is below the error of the batch's mean image; otherwise the gradient is set to zero.
 
     Attributes:
-        strength: weight of the reversed gradient, ≥ 0; 1 as in Eq. 9.
-        width: channels of the simulated attacker, ≥ 1.
+        strength: weight of the reversed gradient, ≥ 0; 1 in the paper's Eq. 9.
+        width: number of channels in the simulated attacker's hidden layer, ≥ 1.
 
     Source: Yao et al., patch shuffling, Eq. 9, after Xiao et al. 2020, "Adversarial learning of privacy-preserving and
     task-oriented representations". Gradient reversal (Ganin and Lempitsky 2015) trains both sides in one backward pass.
@@ -61,16 +61,16 @@ class Adversarial(Unchanged):
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
         """The simulated attacker's mean squared error on each of M batches of images, float [M].
 
-        If the attacker reconstructs an image better than the batch's mean image does, the gradient that reaches its
-        smashed data is multiplied by −`strength`, otherwise by 0. Raises ValueError if `companion`, the attacker's
-        network, is None, or if a batch holds only one image.
+        If the attacker's error on an image is below the error of the batch's mean image, the gradient that reaches the
+        image's smashed data is multiplied by −`strength`, otherwise by 0. Raises ValueError if `companion`, the
+        attacker's network, is None, or if a batch holds only one image.
         """
         if companion is None:
             raise ValueError("adv trains against a simulated attacker: pass what companion() made")
         m, b = images.shape[:2]
         if b < self.smallest_batch:
             raise ValueError(f"adv needs batches of at least 2 images, got {b}: one image is its own mean")
-        seen = smashed.flatten(0, 1)  # a node of its own: the hook below is nobody else's
+        seen = smashed.flatten(0, 1)  # a new autograd node, so that the hook below changes this use alone
         error = (companion(seen).float() - images.flatten(0, 1)).square().flatten(1).mean(1).view(m, b)
         if seen.requires_grad:
             floor = (images - images.mean(1, keepdim=True)).square().flatten(2).mean(2)
@@ -120,12 +120,12 @@ class SimulatedAttacker(nn.Module):
 
 
 _TEMPERATURE = 1 / 30
-"""Temperature of the sigmoid whose derivative replaces the derivative of the choice of channels; the authors' own."""
+"""Temperature, as in the authors' code, of the sigmoid whose derivative is used for the choice of channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Disco(Adversarial):
-    """Zeroes a share of the channels of each image's smashed data, chosen by a filter trained against an attacker.
+    """Zeroes some channels of each image's smashed data; a filter, trained against an attacker, chooses them.
 
     The filter is trained to lower the task's loss and to raise the error of a simulated attacker, who inverts the
     smashed data; the attacker is trained to lower this error. The client's network is trained on the task's loss alone;
@@ -134,7 +134,7 @@ class Disco(Adversarial):
     Attributes:
         ratio: share of the channels that are pruned, in [0, 1), rounded down to whole channels.
         strength: weight of the attacker's error in the filter's loss, ≥ 0; α/(1 − α) in the authors' code.
-        width: channels inside the simulated attacker, and of the filter's hidden layer, ≥ 1.
+        width: width of the hidden layers of the simulated attacker and of the filter, ≥ 1.
 
     Source: Singh et al. 2021, "DISCO: Dynamic and invariant sensitive channel obfuscation for deep neural networks",
     §3; the attacker is the same as in the defense `adv`. The authors' filter consists of further ResNet layers; ours

@@ -18,13 +18,13 @@ from privkit.shared.certificate import Certificate
 Place = Literal["client", "mixer", "server"]
 """Who runs a defense stage. A message goes from its client to a mixer, whom clients trust, and on to the server."""
 
-Level = Literal["smashed", "input"]  # what a defense is given: smashed data or, at the input layer, images
+Level = Literal["smashed", "input"]  # the input of a defense: smashed data or, at the input layer, images
 
 Drawn = Literal["every_round", "once"]
 """When a mixing defense draws its ratios: afresh in every round, or once for the whole run."""
 
 PartsBy = Literal["channels", "places"]
-"""What a part of a release consists of: some channels of every place, or all channels of some places."""
+"""What a part of a release holds: some channels of all tokens (or rows of maps), or all channels of some of them."""
 
 Effect = Literal[
     "trains", "maps", "scales", "clips", "masks", "permutes", "mixes", "noises", "answers", "splits", "shortens"
@@ -42,7 +42,7 @@ class Release:
             If the server holds the labels, these are the server's own labels.
         weights: weights that a mixing or masking defense drew, float [M, k, T]; entry (m, i, t) is the weight of the
             i-th of k mixed clients at position t (a token or patch) of message m. T is 1 if all positions share one
-            weight. None without mixing and masks.
+            weight. None if nothing was mixed or masked.
         apart: each client's message before mixing, for G groups of k clients, float [G, k, B, ...]; None if these
             messages are the raw smashed data.
         apart_labels: the labels of the messages in `apart`, float [G, k, B, L]; None if they are the clients' unchanged
@@ -58,7 +58,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases data of a record or a client. The training loop counts; a receipt knows one round.
+    """How often a run releases data of a record or a client. The training loop counts; a receipt covers one round.
 
     Attributes:
         rounds: number of rounds in which a client takes part.
@@ -66,10 +66,10 @@ class ReleaseCount(Checked):
         batch_size: number of releases of one client in a round.
         copies: number of releases of one record in a round: several if a client has fewer records than a batch.
         clients: number n of clients.
-        lower_model: the lower segment: "frozen", "trained" (on raw data, and kept by its client), "averaged" (sent out,
-            too), or the noisy updates that trained it.
-        delta: the δ at which ε is wanted.
-        unmatched: number of clients in the last, smaller group if k does not divide n; otherwise 0.
+        lower_model: how the lower segment is trained: "frozen"; "trained" on raw data, and kept by its client;
+            "averaged", trained on raw data and sent to others; or by noisy updates (`PrivateUpdates`).
+        delta: the δ for which ε is computed.
+        unmatched: number of clients in the last, smaller group if the group size does not divide n; otherwise 0.
     """
 
     rounds: Count = 1
@@ -86,7 +86,7 @@ ONE_RELEASE = ReleaseCount()  # one record, released once by a frozen lower segm
 
 
 class Receipt(ABC):
-    """Record, for the accountants, of what one call of a defense did. The server does not get it."""
+    """Report to the accountants on what one call of a defense did. The server does not get it."""
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
@@ -112,7 +112,7 @@ class Receipt(ABC):
 
     @property
     def log10_alike(self) -> float:
-        """log10 of the number of token orders that look the same, in the message with the most; 0 without a shuffle."""
+        """log10 of the number of token orders of one message that give the same release; 0 without a shuffle."""
         return 0.0
 
     @property
@@ -128,7 +128,7 @@ FrozenBlock = bool | Literal["first", "auto"]
 above the cut ("first"). "auto" means "first" on images if the model has a block there, and no block otherwise."""
 
 _NEGLIGIBLE = 1e-12
-"""A scale of noise that is lost in the rounding of float32, but above 0, since the scale of noise must be positive."""
+"""A noise scale, above 0 as every scale must be, but so small that the noise is lost in float32 rounding."""
 
 
 class Defense(Checked, ABC):
@@ -153,7 +153,7 @@ class Defense(Checked, ABC):
         group: k, the number of clients whose smashed data are mixed into one; 1 without mixing.
         level: the input of `apply`: "smashed" for smashed data; "input" for images.
         images_only: whether the defense reads the images themselves, so that it needs records that are images.
-        soft_labels: whether `apply` gets one-hot labels because it changes them, or `label_term` reads them.
+        soft_labels: whether the defense needs one-hot labels, because `apply` changes them or `label_term` reads them.
         at_inference: whether test images pass through the defense, too; False for defenses of training alone, such as
             mixing.
         frozen_block: whether the client runs a frozen transformer block after the defense: true adds a block with
@@ -203,7 +203,7 @@ class Defense(Checked, ABC):
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """Apply the deterministic part of the defense to N images' `smashed` data [N, ...]; adversaries know it."""
+        """Apply the defense's deterministic part to N images' `smashed` data [N, ...]; adversaries know this part."""
         return smashed
 
     @abstractmethod
@@ -270,7 +270,7 @@ class Defense(Checked, ABC):
         return None
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network that the server trains before its segment, if smashed data change their width; otherwise None.
+        """A trained network in front of the server's segment, if the defense changes the width of the data; or None.
 
         Args:
             smashed_shape: shape of one image's smashed data, without the batch, before the defense changes its width.
@@ -304,7 +304,7 @@ class Defense(Checked, ABC):
 
 
 class OnSmashed(Defense, Generic[R]):
-    """A defense that changes smashed data (at the input layer: images) alone and leaves labels as they are."""
+    """A defense that changes only smashed data (at the input layer: images) and leaves labels as they are."""
 
     @abstractmethod
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, R]:
@@ -331,8 +331,8 @@ def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
     """Permute tokens over all messages and images: output token (m, b, t) is input token number `rows[m, b, t]`.
 
     `tokens` are float [M, B, T, D], and `rows` int64 [M, B, T] is a permutation of 0..M·B·T−1, the numbers of the input
-    tokens in memory order. Of torch's row gathers on a CPU, `Tensor.gather` with an expanded index has the fastest
-    backward pass.
+    tokens in memory order. On a CPU, `Tensor.gather` with an expanded index has the fastest backward pass of torch's
+    row gathers.
     """
     d = tokens.shape[-1]
     return tokens.reshape(-1, d).gather(0, rows.reshape(-1, 1).expand(-1, d)).view_as(tokens)

@@ -26,9 +26,9 @@ class BatchShuffle(OnSmashed[Permuted]):
     Attributes:
         keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. With 1, tokens are only shuffled inside each image
             (patch shuffling).
-        variant: "final_shuffle" also shuffles the tokens inside each image at the end, as in §IV-C. "algorithm_2"
-            follows the printed algorithm: kept tokens come first, so the server knows their image. "kept_in_place" does
-            not move kept tokens, as in §IV-C's first sentence on k, so their order is public.
+        variant: "final_shuffle" also shuffles the tokens inside each image at the end, as in the paper's §IV-C.
+            "algorithm_2" follows the printed algorithm: kept tokens come first, so the server knows their image.
+            "kept_in_place" does not move kept tokens, as in §IV-C's first sentence on k, so their order is public.
         frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle. "first" moves the
             server's first block (of a checkpoint, for example) to the clients; true adds a block with random weights,
             and false adds none. "auto" is "first" on images if the server's segment has a block, and none otherwise.
@@ -61,7 +61,7 @@ class BatchShuffle(OnSmashed[Permuted]):
         source = torch.cat([rows[:, :, :kept], dealt], 2)
         if self.variant == "final_shuffle":
             source = source.gather(2, masks.uniform_permutations(m * b, t, generator).view(m, b, t))
-        elif self.variant == "kept_in_place":  # rows % t: the places where those tokens lay
+        elif self.variant == "kept_in_place":  # rows % t: the tokens' places before the shuffle
             source = source.scatter(2, rows % t, source)
         receipt = Permuted(source=source, kept=kept, variant=self.variant, tokens=smashed.detach())
         return take_rows(smashed, source), receipt
@@ -70,8 +70,8 @@ class BatchShuffle(OnSmashed[Permuted]):
 def message_orders(m: int, n: int, generator: Generator) -> Tensor:
     """Draw a uniform permutation of 0..n−1 for each of m messages, int64 [m, n].
 
-    All come from one uniform permutation of all m·n elements, in which the orders of different messages' elements are
-    uniform and independent of each other.
+    They are read from one uniform permutation of all m·n elements. In it each message's elements have a uniform order,
+    which is independent of the other messages.
     """
     order = torch.randperm(m * n, generator=generator, device=generator.device)
     if m > 1:

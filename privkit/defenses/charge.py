@@ -20,7 +20,7 @@ from privkit.shared.rounding import rounded_up
 Mixing = NoMixing | Mixup | CutMix
 
 WORTH_COMPOSING = 1e3
-"""From this ε on, even a tighter bound would show no protection, so numerical composition (seconds) is left out."""
+"""Above this ε, no tighter bound would show protection, so numerical composition, which takes seconds, is skipped."""
 
 _IDEAL = (
     "noise is treated as real numbers from a secret seed: attacks on the low bits of floats or on the generator (32 "
@@ -89,10 +89,10 @@ class Noised(Receipt):
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     """Compute the privacy certificate of a run in which every round is defended as the receipt says.
 
-    It protects one record if the lower segment is frozen, or trained by noisy updates, whose privacy loss is then
-    included. A lower segment trained on raw data carries records from round to round, so the guarantee then covers the
-    whole client. ε is computed from the distribution of the mixing ratios; the ratios that were drawn are only
-    reported. If nothing can be proven, the certificate is of kind "nothing" with the reason.
+    The certificate protects one record if the lower segment is frozen, or trained by noisy updates, whose privacy loss
+    is then included. A lower segment trained on raw data carries records from round to round, so the guarantee then
+    covers the whole client. ε is computed from the distribution of the mixing ratios; the ratios that were drawn are
+    only reported. If nothing can be proven, the certificate is of kind "nothing" with the reason.
 
     Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the place of the noise corrected.
     """
@@ -219,10 +219,10 @@ def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, lis
     ]
     if members == 1:
         return UNMIXED, [*said, "a client alone in its group is not mixed: nothing is credited to mixing"]
-    # A smaller group has larger λ. But λ²/‖λ‖², what is left where clients add the noise, is not ordered by the size
-    # of the group for random λ; a group that colludes is charged with the most that it can be.
+    # A smaller group has larger ratios λ. But if clients add the noise, ε depends on λ²/‖λ‖², which for random λ may be
+    # smaller in a smaller group. So the group is charged as if its clients colluded, which replaces this term by 1.
     collude = receipt.noise.site == "client"
-    ratio: Any = _of_members(mixing, members)  # a ratio of the mixing's own kind
+    ratio: Any = _of_members(mixing, members)  # of the same class as the mixing's ratio
     return replace(mixing, ratio=ratio, colluding=mixing.colluding or collude), said
 
 
@@ -252,12 +252,12 @@ def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCount
 
 
 def equal_counts(positions: int, members: int) -> tuple[int, ...]:
-    """Divide `positions` among `members` clients: numbers that differ by at most one, the larger ones first."""
+    """Divide `positions` among `members` clients: numbers that differ by at most one, the larger numbers first."""
     return tuple(positions // members + (seat < positions % members) for seat in range(members))
 
 
 def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
-    """Add to the certificate what the accountant cannot know, from the receipt and the release count."""
+    """Add what the accountant does not know: assumptions and quantities from the receipt and the release count."""
     assumptions, statement = list(certificate.assumptions), certificate.statement
     if receipt.labels is None:
         certificate = given_labels(certificate, release_count.lower_model)

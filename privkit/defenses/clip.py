@@ -21,7 +21,7 @@ class Clip(OnSmashed[Nothing]):
     """Bounds the smashed data of each image. Alone it proves nothing; in front of noise it bounds the sensitivity.
 
     Attributes:
-        bound: the bound c > 0.
+        bound: c > 0, the bound on each coordinate or on an image's L2 norm (see `clip_by`).
         clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
         place: the party that clips, "client", "mixer" or "server".
 
@@ -41,7 +41,7 @@ class Clip(OnSmashed[Nothing]):
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
         bound = noise.clip_set(self.bound, self.clip_by, noise.require_images(self.name, smashed))
         receipt = Nothing(reason=f"clipped smashed data are released {NOT_DP}", bound=bound)
-        # Not back to bfloat16, which would round a bound up.
+        # Not cast back to bfloat16, which would round the bound up.
         return noise.clipped(smashed, self.bound, self.clip_by), receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from privkit.defenses.returned import returned
 from privkit.shared.certificate import Certificate
 
 _ROW_BY_ROW: frozenset[Effect] = frozenset({"trains", "maps", "scales", "clips"})
-"""Effects that keep the rows of a release independent of each other."""
+"""Effects by which each record's release depends on this record alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
     - Stages after the noise are post-processing.
     - Mixing lowers ε only if the mixing stage itself adds the noise.
 
-    The number of orders that a shuffle hides is reported beside ε. Stages at the server prove nothing.
+    The number of orders that a shuffle hides is reported in addition to ε. Stages at the server prove nothing.
 
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """
@@ -102,7 +102,7 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
         if made.kind == "differential_privacy":
             quantities = {f"{made.covers}_epsilon": made.epsilon, **quantities}
     splits = [number for number, step in enumerate(steps) if "splits" in (step.stage.effects or ())]
-    split = next((number for number in splits if not is_own(steps[number].stage)), None)  # an own count is not measured
+    split = next((number for number in splits if not is_own(steps[number].stage)), None)  # a user's count is unmeasured
     if split is not None and main.kind == "differential_privacy" and main.covers == "release":
         held = _of_parts(steps, first, split, release_count)
         said.append(
@@ -112,7 +112,7 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
         quantities |= {f"epsilon_{name}": held.get(name, main.epsilon) for name in _parts(steps[split])}
     others = [step.stage for step in steps if step is not steps[first]]
     same = all(stage.effects == frozenset({"trains"}) or stage.place == "server" for stage in others)
-    lower = main.lower if same else None  # attained by what the noise releases, but maybe not by what leaves the chain
+    lower = main.lower if same else None  # holds for the noise stage's output, maybe not for the chain's
     return replace(main, lower=lower, assumptions=tuple(filter(None, said)), quantities=quantities)
 
 
@@ -144,7 +144,7 @@ def _of_parts(steps: Sequence[StageReceipt], noise: int, split: int, release_cou
     if any(e - {"permutes", "masks", "mixes"} for e in behind):
         return {}
     if places and not all(stage.keeps_positions and "permutes" not in (stage.effects or ()) for stage in between):
-        return {}  # a part would hold what came from more places than its own
+        return {}  # a part could hold data from places of other parts
     clip = _tighter(receipt, _bound(steps[:noise], steps[noise].stage.level))
     if not isinstance(clip, Clamp):
         return {}
@@ -174,7 +174,7 @@ def _own(steps: Sequence[StageReceipt], number: int, release_count: ReleaseCount
 
 
 def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
-    """The receipt of step `number`; for noise on unmixed data, with the tightest clip set of this and earlier steps."""
+    """The receipt of step `number`; noise on unmixed data gets the tightest clip set of this and all earlier steps."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
         return replace(receipt, clip=_tighter(receipt, _bound(steps[:number], steps[number].stage.level)))
@@ -185,8 +185,8 @@ def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
     """Whether training the clients leaks more about a record than the ε of the noised mixture covers.
 
     The gradients that train the clients follow from the mixture before the noise. With raw updates ("trained"), ε
-    covers this leak if one group holds all clients, because ε then counts all that a client sends. With noisy updates
-    it never does, because their ε covers a record's own gradient only.
+    covers this leak if one group holds all clients, because ε then counts all that a client sends. With noisy updates ε
+    never covers this leak, because it counts a record's own gradient only.
     """
     lower = release_count.lower_model
     return isinstance(lower, PrivateUpdates) or (lower == "trained" and mixing.group < release_count.clients)
@@ -207,7 +207,7 @@ def _bound(steps: Sequence[StageReceipt], level: str) -> ClipSet | None:
     """
     bound: ClipSet | None = None
     for step in steps:
-        if step.stage.level != level:  # the lower segment lies between
+        if step.stage.level != level:  # the lower segment lies between the levels
             continue
         effects = step.stage.effects or frozenset()
         spread = "permutes" in effects and step.stage.over_batch and not isinstance(bound, Clamp)
@@ -225,7 +225,7 @@ def _tighter(receipt: Noised, bound: ClipSet | None) -> ClipSet | None:
         if clip is not None:
             try:
                 sizes.append((clip.sensitivity("replace_one", norm), clip))
-            except ValueError:  # a ball has no bound in L1
+            except ValueError:  # a clip by L2 norm gives no L1 sensitivity
                 continue
     return min(sizes, key=lambda pair: pair[0])[1] if sizes else None
 

@@ -1,4 +1,4 @@
-"""Confusional labels: the server trains on secret soft labels, and the label holder decodes its predictions."""
+"""Confusional labels: the server learns secret soft labels, and the label holder decodes the server's predictions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ConfusionalLabels(Defense):
     gradients of similar direction.
 
     Attributes:
-        spread: probability, in [0, 1), that a soft label spreads evenly over all labels; the rest lies on one wrong
-            label.
+        spread: probability, in [0, 1), that a soft label spreads evenly over all labels; the remaining probability lies
+            on one wrong label.
         seed: seed that determines the wrong label of each label.
 
     Source: Zou et al. 2022, "Defending batch-level label inference and replacement attacks in vertical federated
@@ -73,7 +73,7 @@ def _cycle(classes: int, seed: int) -> Tensor:
 
 
 class _Decoder(nn.Module):
-    """Passes logits of soft labels [N, L] in training; otherwise turns them into logits of true labels [N, L]."""
+    """Leaves logits [N, L] unchanged in training; at inference, turns logits of soft into logits of true labels."""
 
     def __init__(self, stage: ConfusionalLabels) -> None:
         super().__init__()

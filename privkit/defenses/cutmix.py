@@ -89,9 +89,9 @@ class Mixup(_MixedClients):
     """Releases a weighted sum of the smashed data of k clients, with Dirichlet weights; nothing is proven.
 
     Attributes:
-        group: k ≥ 1 clients per group.
+        group: number k ≥ 1 of clients in a mixing group.
         concentration: parameter α_M ≥ 1e-6 of the Dirichlet distribution of the weights; inf gives each client 1/k.
-        level: "smashed" (Manifold Mixup), or "input" to mix images (the original Mixup).
+        level: what is mixed: "smashed" data (Manifold Mixup), or images at the "input" (the original Mixup).
         published: whether the server learns the weights.
         drawn: "every_round" draws new weights in each round; "once" lets every client keep its weight for the whole
             run, and needs a protocol with grouping=fixed.
@@ -114,7 +114,7 @@ class Mixup(_MixedClients):
     drawn: Drawn = "every_round"
 
     def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
-        # In the dtype of the smashed data at once, so that release and receipt have the same ratios.
+        # Rounded to the dtype of the smashed data here, so that release and receipt have the same ratios.
         return dirichlet_ratios(present, self.concentration, coins).to(smashed.dtype).unsqueeze(2)
 
 
@@ -123,10 +123,10 @@ class RandomCutMix(_MixedClients):
     """Fills each position (token or patch) of a release from one of k clients, at random; nothing is proven.
 
     Attributes:
-        group: k ≥ 1 clients per group; 1 is the identity.
+        group: number k ≥ 1 of clients in a mixing group; 1 mixes nothing.
         concentration: parameter α_M ≥ 1e-6 of the Dirichlet-multinomial law of the clients' numbers of positions; inf
             for equal numbers. DP-CutMixSL uses 2, CutMixSL 6.
-        level: "smashed", or "input" to mix images.
+        level: what is mixed: "smashed" data, or images at the "input".
         patch: side in pixels of one position of a feature map or an image; unused for tokens, each of which is a
             position. None means 2 at the input layer.
         published: whether the server learns the masks. In CutMixSL the server knows their pseudo-random sequence, so
@@ -176,10 +176,12 @@ class VanillaCutMix(RandomCutMix):
         patch: side in pixels of one position of a feature map or an image; 1 cuts between any two pixels. Unused for
             tokens, each of which is a position; they must form a square grid. None means 1 at the input layer.
         drawn: "every_round" or "once"; with "once" each client keeps its box's area for the whole run, up to rounding,
-            at new places in each round. The other fields are documented in `RandomCutMix`.
+            at new places in each round.
+
+    The other fields are documented in `RandomCutMix`.
 
     Source: CutMixSL appendix B, Eq. 10; DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup"). The papers
-    have two clients; boxes inside boxes are ours.
+    have two clients; boxes inside boxes are privkit's.
     """
 
     name: ClassVar[str] = "vanilla_cutmix"
@@ -191,7 +193,7 @@ class VanillaCutMix(RandomCutMix):
         groups, members = ratios.shape
         order = uniform_permutations(groups, members, generator)
         areas = ratios.gather(1, order).flip(1).cumsum(1).flip(1)
-        areas[:, 0] = 1.0  # the background, rounding errors of the sum aside
+        areas[:, 0] = 1.0  # the background: exactly 1, despite rounding errors of the sum
         boxes = nested_boxes(areas.clamp(max=1), rows, columns, generator)
         return owner_masks(order.gather(1, boxes.sum(1) - 1), members)
 
@@ -227,6 +229,6 @@ class ShuffledCutMix(RandomCutMix):
         owner = weights.int().argmax(1)
         if len(image_shape) == 2:
             return pick_rows(smashed, owner, order)
-        assert self.side is not None  # `positions` refused it
+        assert self.side is not None  # `positions` raises an error for None
         c, h, w = image_shape
         return unpatchify(pick_rows(patchify(smashed, self.side), owner, order), self.side, (c, h, w))

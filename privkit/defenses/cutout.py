@@ -22,7 +22,7 @@ class RandomCutout(Defense):
         payload: share of positions that are kept and sent, in [0, 1], rounded to whole positions.
         stationary: whether a client has the same mask in every round.
         mask_seed: seed of stationary masks; fresh masks come from the round's generator.
-        level: "smashed", or "input" to mask images.
+        level: what is masked: "smashed" data, or images at the "input".
         place: the party that masks: "client", "mixer" or "server". A server masks data that it has already seen.
         patch: side in pixels of one position of a feature map or an image; unused for tokens, each of which is a
             position. None means 2 at the input layer.
@@ -74,7 +74,7 @@ class RandomCutout(Defense):
             masks = masks.to(smashed.device)
         else:
             masks = self.masks(smashed, generator)
-        # Not a product: 0·x has the sign of x, and is NaN where x overflowed.
+        # Not a product: 0·x has the sign of x, and is NaN if x overflowed.
         kept = torch.where(spread(masks, smashed, self.side, leading=2), smashed, 0)
         release = Release(smashed=kept, labels=labels, weights=masks.to(smashed.dtype).unsqueeze(1))
         again = "the same in every round: what they drop is never sent"
@@ -111,11 +111,12 @@ class VanillaCutout(RandomCutout):
     """Zeroes one random box in the smashed data of each client; nothing is proven.
 
     Attributes:
-        payload: share of positions outside the box, which are kept and sent, in [0, 1]. The box covers the rest, up to
-            a rounding error of half its height in positions.
+        payload: share of positions outside the box, which are kept and sent, in [0, 1]. The box covers the rest, with
+            an error of at most h/2 positions if it has h rows.
         patch: side in pixels of one position of a feature map or an image; 1 cuts between any two pixels. Unused for
-            tokens, each of which is a position; they must form a square grid. None means 1 at the input layer. The
-            other fields are documented in `RandomCutout`.
+            tokens, each of which is a position; they must form a square grid. None means 1 at the input layer.
+
+    The other fields are documented in `RandomCutout`.
 
     Source: DeVries and Taylor 2017; DP-CutMixSL §3.B, Eq. 4; CutMixSL appendix B, Eq. 9.
 

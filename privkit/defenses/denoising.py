@@ -97,7 +97,7 @@ class Denoising(OnSmashed[Nothing]):
 
 
 class _ServerStage(nn.Module):
-    off = False  # whether values pass unchanged, as for noise-free accuracy
+    off = False  # whether values pass unchanged, as when accuracy without noise is measured
 
 
 class _OnLogits(_ServerStage):
@@ -165,7 +165,7 @@ class Denoiser(_ServerStage):
     def __init__(self, stage: Denoising, variance: float, upper: nn.Module) -> None:
         super().__init__()
         self.stage, self.variance = stage, variance
-        self._first = _first_layer(stage, upper)  # a tuple registers no module: the weights stay the segment's
+        self._first = _first_layer(stage, upper)  # in a tuple, since only the segment may register these weights
         self.register_buffer("rounds", torch.zeros((), dtype=torch.int64))
         self.register_buffer("sums", torch.zeros(3, dtype=torch.float64))
 
@@ -227,7 +227,7 @@ def best_keep(signal: float, diagonal: float, spread: float) -> float:
 
 
 def _first_layer(stage: Denoising, upper: nn.Module) -> tuple[nn.Module, ...]:
-    """The layers up to the first with weights, which comes last; others must only reshape, else `UsageError`."""
+    """The layers up to and including the first with weights. Those before it may only reshape, else `UsageError`."""
     found: list[nn.Module] = []
     for layer in _leaves(upper):
         found.append(layer)
@@ -302,8 +302,7 @@ class Scaling(Denoising):
     Attributes:
         factor: λ > 0 (1/α in the paper). With "auto", the server estimates the λ with the least mean squared error of
             the scaled data while it trains.
-        place: the party that multiplies: "server", or a party that handles the data before the server: "client", or
-            "mixer" (which mixes the clients' messages).
+        place: the party that multiplies: "server", "client" or "mixer" (which mixes the clients' messages).
         variant: how gradients pass (see `privkit.defenses.denoising.GradientVariant`). The paper's released code uses
             "undone" for MNIST, "straight_through" for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and
             Amazon reviews.

@@ -34,8 +34,8 @@ class _BoundedNoise(Defense):
             and then nothing is proven.
         signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
 
-    Source: DP-CutMixSL Eq. 14 without mixing, Eq. 5 before it, Eq. 15 and 16 after it; §4 assumes [0, Δ] and gives no
-    rule for Δ. `signed` and bound=none are privkit's: embeddings have both signs.
+    Source: DP-CutMixSL: Eq. 14 without mixing, Eq. 5 for noise before mixing, Eq. 15 and 16 for noise after mixing; §4
+    assumes [0, Δ] and gives no rule for Δ. `signed` and bound=none are privkit's: embeddings have both signs.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
@@ -126,10 +126,10 @@ class _MixedNoise(_BoundedNoise):
     Positions of a feature map or image are patches with `side` pixels a side; `side` is None if positions are tokens.
 
     Attributes:
-        group: k ≥ 1 clients per group.
+        group: number k ≥ 1 of clients in a mixing group.
         place: the party that mixes: "mixer", whom the clients trust, or "server", which then gets each client's own
             data.
-        level: "smashed", or "input" to mix images.
+        level: what is mixed: "smashed" data, or images at the "input".
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})
@@ -200,7 +200,7 @@ class DpMixSl(_MixedNoise):
         concentration: parameter α_M ≥ 1e-6 of the Dirichlet law of the weights λ_i; inf for λ_i = 1/k.
         site: the party that adds the noise. "mixer" adds it once, to the mixture (Eq. 15). With "client", each client
             adds noise before mixing (Eq. 5); then the noise in the mixture has the smaller variance σ²·Σλ_i².
-        published: whether the server learns λ. ε is the same in both cases.
+        published: whether the server learns the weights λ_i. ε is the same in both cases.
         drawn: "every_round" draws new weights in each round; "once" lets every client keep its weight for the whole
             run, has a larger ε, and needs a protocol with grouping=fixed.
 
@@ -252,7 +252,7 @@ class DpCutMixSl(_MixedNoise):
             "mixer".
         patch: side in pixels of one position of a feature map or an image; unused for tokens, each of which is a
             position. None means 2 at the input layer.
-        published: whether the server learns masks and λ. ε is the same in both cases.
+        published: whether the server learns the masks and the weights λ_i. ε is the same in both cases.
         drawn: "every_round" draws new counts in each round; "once" lets every client keep its count for the whole run,
             with new masks in each round. "once" has a larger ε, and needs a protocol with grouping=fixed.
 

@@ -30,8 +30,8 @@ class FedPass(OnSmashed[Nothing]):
     > 0 the map adds noise that grows with the smashed data.
 
     Attributes:
-        reach: width > 0 of the interval (−reach, 0), from which the means μ are drawn. If it is large, tanh saturates
-            at ±1 and removes the noise.
+        reach: width > 0 of the interval (−reach, 0), from which the passports' means μ are drawn. If it is large, tanh
+            saturates at ±1 and removes the noise.
         sigma: standard deviation σ ≥ 0 of the passports; with 0 all records have the same passports.
         seed: seed of the means μ and of the network's weights.
 

@@ -1,4 +1,4 @@
-"""Fewer tokens cross the cut: each image drops some at random, or merges the most similar ones."""
+"""Fewer tokens cross the cut: some tokens of each image are dropped at random, or the most similar are merged."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class TokenMerging(OnSmashed[Nothing]):
     Each token at an even place is matched with the most similar token at an odd place, and the most similar pairs
     merge. A merged token is the mean of all original tokens in it. A step merges at most half of the tokens, so keep <
     0.5 takes several steps. Nothing is random. The server learns neither the places of tokens nor how many were merged,
-    so its attention gives every token the same weight.
+    so its attention gives merged and other tokens the same weight.
 
     Attributes:
         keep: share of the tokens that are left, in (0, 1], rounded to whole tokens and at least one; 1 merges none.

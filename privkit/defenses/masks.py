@@ -41,7 +41,7 @@ def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> 
 
 
 def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
-    """Turn weights of T positions into factors of the coordinates of `smashed`: bool for masks, otherwise in its dtype.
+    """Turn weights of T positions into factors of the coordinates of `smashed`, in its dtype, or bool for masks.
 
     `weights` are [M, T] or [G, k, T], as `leading` says (see `positions`); T = 1 gives all positions one weight.
     """
@@ -51,7 +51,7 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
         return weights.reshape(*outer, 1, *(1 for _ in trailing))
     if len(trailing) == 2:
         return weights.reshape(*outer, 1, -1, 1)
-    assert patch is not None  # `positions` refused it
+    assert patch is not None  # `positions` raises an error for None
     _, height, width = trailing
     squares = weights.reshape(*outer, 1, 1, height // patch, 1, width // patch, 1)
     return squares.expand(*squares.shape[:-3], patch, width // patch, patch).reshape(*outer, 1, 1, height, width)

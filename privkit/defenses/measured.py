@@ -1,4 +1,4 @@
-"""Measures how much a release changes if records are replaced, against the sensitivity that the accountant assumes.
+"""Measures how far a release moves if a record is replaced, to check the sensitivity that the accountant assumes.
 
 Built-in defense stages are compared with their receipts (the claims about their release) in privkit's tests. A user's
 stage is measured when a chain of stages is built, when an audit computes a certificate, and in `privkit check`. A
@@ -84,7 +84,7 @@ class _Charge:
     """The sensitivities, per replaced record, that the accountant assumes for the noise of the last stage."""
 
     norm: Norm
-    most: Mapping[str, float]  # largest allowed change, by what changes (in the words of a finding)
+    most: Mapping[str, float]  # largest allowed change; the key says what changes, in words of the error
     covers_labels: bool  # whether labels get noise, too
 
 
@@ -175,7 +175,7 @@ class _Pair:
         self.scale = 10.0 ** (5 * torch.rand((), generator=draws).item() - 2)
         self.data, self.other = self._drawn(number, draws)
         self.replaced = 1
-        if number % 6 == 5:  # all records of a message, as one client would
+        if number % 6 == 5:  # replaces all records of a message, i.e. of a client
             self.other[self.at[0]] = -self.data[self.at[0]].flip(0)
             self.replaced = trial.lead[1]
         self.labels = trial.labels((1, 2, trial.lead[1])[number // 2 % 3])
@@ -190,13 +190,13 @@ class _Pair:
         data = torch.randn(shape, generator=draws, dtype=trial.dtype)
         data = self.scale * data * 10.0 ** torch.randint(-1, 2, rows, generator=draws)
         kind = number % 4
-        if kind == 1:  # all other records are empty
+        if kind == 1:  # all other records are zero
             kept = data[at].clone()
             data = data * 0
             data[at] = kept
-        elif kind == 2:  # every record has one number
+        elif kind == 2:  # all coordinates of a record are equal
             data = data.flatten(2)[..., :1].expand(*trial.lead, data[0, 0].numel()).reshape(shape).clone()
-        elif kind == 3:  # few numbers are not 0
+        elif kind == 3:  # about a tenth of the coordinates are not 0
             data = data * (torch.rand(shape, generator=draws) < 0.1)
         other, own = data.clone(), data[at]
         far = 10.0 ** torch.randint(0, 4, (), generator=draws).item()

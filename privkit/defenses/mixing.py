@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from privkit.defenses.masks import uniform_permutations
 
 Concentration = Annotated[float, Ge(1e-6), Le(inf), "inf gives equal ratios"]
-"""α_M of a Dirichlet law. For smaller values, one client fills every message, and logarithms of ratios overflow."""
+"""α_M of a Dirichlet law. Below 1e-6, one client would fill every message, and logarithms of ratios overflow."""
 
 
 def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator) -> Tensor:
@@ -45,7 +45,7 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
         keys = torch.rand(present.shape, generator=generator, device=present.device, dtype=torch.float64)
         rank = keys.masked_fill(~present, 2.0).argsort(1).argsort(1)
         return torch.where(present, positions // taken + (rank < positions % taken), 0)
-    # Inverse of the cdf: a seat of probability 0 is never drawn, since its two limits are equal.
+    # Inverse of the cdf: a client of probability 0 is never drawn, since its interval of the cdf is empty.
     limits = dirichlet_ratios(present, concentration, generator).cumsum(1)
     limits = limits / limits[:, -1:]
     draws = torch.rand(len(present), positions, generator=generator, device=present.device, dtype=torch.float64)
@@ -67,14 +67,14 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> 
 
 
 def owner_masks(owner: Tensor, members: int) -> Tensor:
-    """Masks bool [G, k, T] of a group's clients 0..k−1, from the client who owns each position, int64 [G, T]."""
+    """Masks, bool [G, k, T], of each group's k clients; `owner`, int64 [G, T], is the client of each position."""
     return owner.unsqueeze(1) == torch.arange(members, device=owner.device).view(1, -1, 1)
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
     """The generator of the mixing ratios: `generator` if they are drawn in every round, otherwise `kept`.
 
-    `kept` has the same state in every round; None stands for a generator with seed 0.
+    `kept` has the same state in every round; None means a generator with seed 0.
     """
     if drawn == "every_round":
         return generator
@@ -92,10 +92,10 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
         return _patchwork(smashed, weight)
     if smashed.device.type != "cpu" or weight[0, 0].numel() != 1:
         return torch.where(weight == 0, 0, smashed * weight).sum(1).to(smashed.dtype)
-    if torch.compiler.is_compiling() or (weight == 0).any():  # a compiled step cannot look at numbers
+    if torch.compiler.is_compiling() or (weight == 0).any():  # a compiled step cannot branch on values
         smashed = smashed.masked_fill(weight == 0, 0)
     groups, members = smashed.shape[:2]
-    with torch.autocast("cpu", enabled=False):  # the receipt states the weights of this dtype, not rounded ones
+    with torch.autocast("cpu", enabled=False):  # autocast would round the weights that the receipt states
         mixed = torch.bmm(weight.reshape(groups, 1, members), smashed.reshape(groups, members, -1))
     return mixed.view(groups, *smashed.shape[2:])
 
@@ -132,7 +132,7 @@ def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present:
     """Check and return the input of a defense that mixes groups of k = `group` clients.
 
     Returns smashed data [G, k, B, ...], labels [G, k, B, L] and `present`, bool [G, k]. For k = 1, smashed data and
-    labels come without the axis k, which is added. If `present` is None, all places are taken. Raises a ValueError,
+    labels come without the axis k, which is added. If `present` is None, all places hold a client. Raises a ValueError,
     which names the defense, if a shape or type does not fit.
     """
     if group == 1:
@@ -152,7 +152,7 @@ def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present:
 
 
 def _patchwork(smashed: Tensor, mask: Tensor) -> Tensor:
-    """Take every coordinate from its owner by one gather: of whole tokens, or along the axis k for other data."""
+    """Take every coordinate from its client by one gather: of whole tokens, or along the axis k for other data."""
     owner = mask.int().argmax(1)
     if smashed.ndim == 5:
         return pick_rows(smashed, owner.reshape(len(owner), -1).expand(-1, smashed.shape[3]))

@@ -16,7 +16,7 @@ from privkit.defenses.base import Effect, OnSmashed, Place
 from privkit.defenses.charge import Noised
 
 BELOW = 1 - 1e-6
-"""A clip aims at this share of its bound on the norm, so that rounding in float32 does not exceed the bound."""
+"""Clipping shrinks a norm to this share of its bound, so that rounding in float32 does not exceed the bound."""
 ClipBy = Literal["coordinate", "image"]
 """What a clip bounds: each coordinate, or the L2 norm of an image's smashed data."""
 
@@ -216,8 +216,8 @@ class LaplaceNoise(AddedNoise):
     Attributes:
         scale: scale b > 0 of the noise, in units of the smashed data; its standard deviation is √2·b.
         clip: bound c > 0: each coordinate is clamped to [−c, c]. None leaves coordinates unbounded, and then nothing is
-            proven. There is no option to clip by L2 norm, since ε depends on the L1 distance of neighbors: it is at
-            most this distance divided by b. The accountant bounds the distance by 2n·c for n clamped coordinates.
+            proven. There is no option to clip by L2 norm, since ε is at most the L1 distance of neighboring records
+            divided by b. For n clamped coordinates, the accountant bounds this distance by 2n·c.
 
     `place`, `at_inference` and `noise_in_place` are explained in `AddedNoise`.
 

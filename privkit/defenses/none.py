@@ -12,7 +12,7 @@ from privkit.defenses.receipts import Nothing
 
 
 def require_messages(name: str, smashed: Tensor) -> None:
-    """Raise a ValueError for tensors that are not messages of images, [M, B] and at least one more axis."""
+    """Raise a ValueError for tensors that are not messages of images: [M, B, ...] with at least three axes."""
     if smashed.ndim < 3:
         raise ValueError(
             f"{name} needs messages of images, [M, B, T, D], [M, B, C, H, W] or [M, B, D], got shape "

@@ -87,8 +87,8 @@ def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
     """Distance correlation (V-statistic) of B paired vectors x [M, B, P] and y [M, B, Q] in each of M batches, [M].
 
     It lies in [0, 1] up to rounding, in float32 or wider, and is 0 if the x or the y of a batch are constant. Its
-    gradient is finite everywhere: it is set to 0 where the square root has no derivative, at coinciding vectors and at
-    a correlation of 0.
+    gradient is finite everywhere: the gradient is set to 0 at coinciding vectors and at a correlation of 0, for which
+    the square root has no derivative.
 
     Source: Székely, Rizzo and Bakirov 2007, "Measuring and testing dependence by correlation of distances", Def. 4.
     """

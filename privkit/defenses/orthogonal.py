@@ -17,7 +17,7 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class _Mapped(Nothing):
-    sent: float = 1.0  # share of the dimensions that travel, in (0, 1]
+    sent: float = 1.0  # share of the dimensions that are sent, in (0, 1]
 
     @property
     def payload_share(self) -> float:
@@ -28,9 +28,9 @@ class _Mapped(Nothing):
 class OrthogonalMap(OnSmashed[_Mapped]):
     """Multiplies each token (or position) z by a matrix Q with orthonormal columns; nothing is proven.
 
-    All clients and rounds use the same Q: a rotation if keep=1, a projection if keep < 1. Queries reveal Q: an
-    adversary who knows the lower segment finds Q by least squares from as many of its own tokens as z has dimensions.
-    So attacks that know the segment are given Q, even if it is secret.
+    All clients and rounds use the same Q: a rotation if keep=1, a projection if keep < 1. Queries reveal Q: if z has d
+    dimensions, an adversary who knows the lower segment finds Q by least squares from d of its own tokens. So attacks
+    that know the segment are given Q, even if it is secret.
 
     Attributes:
         keep: share of the dimensions that are sent, in (0, 1], rounded to whole dimensions and at least one.
@@ -84,4 +84,4 @@ def _columns(width: int, left: int, seed: int, dtype: torch.dtype, device: torch
     drawn = torch.randn(width, left, generator=Generator().manual_seed(seed), dtype=torch.float64)
     q, r = torch.linalg.qr(drawn)
     columns: Tensor = q * r.diagonal().sign()
-    return columns.to(device, dtype)  # once: a copy from the host in each step would wait for the device
+    return columns.to(device, dtype)  # cached there: a copy in each step would wait for the device

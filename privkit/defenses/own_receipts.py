@@ -31,8 +31,8 @@ class TrialRounds:
     """Runs defense stages on rounds of artificial data from M clients with B records each.
 
     All stages take images, or all take smashed data; stages that mix get groups of these clients. `lead` is (M, B), and
-    `size` counts the numbers of one round's data. float64 shows smaller changes, but stages with float32 weights need
-    float32.
+    `size` is the number of values in one round's data. float64 shows smaller changes, but stages with float32 weights
+    need float32.
     """
 
     def __init__(
@@ -107,12 +107,12 @@ DRAWS = 1_500  # number of releases of the same data from which the distribution
 _MOST_NUMBERS = 2 * 10**7  # largest number of values in all draws together; for larger data, fewer draws are made
 _COORDINATES = 512
 _ORDERS = 200
-_OTHERS = 8  # number of releases whose mean is compared with one more release
+_OTHERS = 8  # number of releases whose mean is compared with a further release
 _KNOWN = (Noised, Permuted, Mixed, Nothing)
 _IN_THEIR_ROW = frozenset({"trains", "maps", "scales", "clips", "masks", "noises", "answers", "splits", "shortens"})
-"""Effects by which a record stays in its own row."""
+"""Effects after which a record influences only its own row (index) of the release."""
 _SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes", Mixed: "mixes"}
-"""The effect that a receipt shows."""
+"""The effect that a stage with this receipt must declare."""
 
 
 def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...], batch: int = BATCH) -> str:
@@ -301,7 +301,7 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
 
 
 def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
-    """K releases of the same data, in units of the noise's declared scale: p coordinates of each, float [K, p].
+    """p coordinates of each of K releases of the same data, in units of the noise's declared scale: float [K, p].
 
     The coordinates are the first and last ones of a release's smashed data and labels. Every second call is computed
     with gradients, as in training.

@@ -17,7 +17,7 @@ from privkit.shared.array import Array
 Law = Literal["gaussian", "laplace"]  # laws whose tests are derived
 
 LEVEL = 1e-6
-"""Probability that correct noise is refuted: by all tests together on one release, by each test on many releases."""
+"""Probability that correct noise is refuted: by any test of `refuted_by`, or by a single test of `unlike`."""
 ROUNDED = 0.01  # share by which noise may be below the declared scale, since 0.67 may stand for 2/3
 _TESTS = 8
 _FLOAT = 2.0**-21  # relative error of a float32 number that was computed in a few steps
@@ -139,11 +139,11 @@ def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tup
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         z = np.where(held, (a - c) / s, 0.0)
         slack = np.where(held, np.maximum(np.abs(a), np.abs(c)) * _FLOAT / s, 0.0)
-    return z.clip(-_FAR, _FAR), slack.clip(max=_FAR), held  # whose squares have a finite sum
+    return z.clip(-_FAR, _FAR), slack.clip(max=_FAR), held  # clipped, so that sums of squares are finite
 
 
 def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, Array, int]:
-    """Sizes of noise values whose sums are chi-squared, their degrees of freedom, and their power of the scale."""
+    """Terms of a chi-squared sum made from noise values, their degrees of freedom, and the power of |x| in a term."""
     power = _shape(law).power
     with np.errstate(over="ignore"):
         size = 2 / power * absolute**power
@@ -151,7 +151,7 @@ def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, A
 
 
 def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, float]:
-    """The least likely sum: its p-value (corrected for the number of sums), index, and size over the expected size."""
+    """The least likely sum: p-value (corrected for the number of sums), index, and size relative to its expectation."""
     known = freedom > 0
     ratio = np.where(known, total / np.maximum(freedom, 1.0), 1.0)
     odds = np.where(known & (ratio < (1 - ROUNDED) ** power), chdtr(np.maximum(freedom, 1.0), total), 1.0)
@@ -184,7 +184,7 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
         for apart in (others - one[:, None], others + one[:, None]):
             least = np.minimum(least, np.partition(np.abs(apart), ranks, axis=0)[ranks].min(1))
     least += slack
-    odds = betainc(ranks + 1, rows - ranks, _shape(law).apart(least))  # more than `ranks` of the rows
+    odds = betainc(ranks + 1, rows - ranks, _shape(law).apart(least))  # that more than `ranks` rows lie below `least`
     return 2 * columns * (columns - 1) * float(odds.min()), float(least[odds.argmin()])
 
 
@@ -214,9 +214,9 @@ def _some(z: Array, rows: int, columns: int) -> Array:
 def _other_law(absolute: Array, law: Law, ratio: float) -> float:
     """Test whether absolute noise values follow the declared law (Kolmogorov–Smirnov); returns the p-value.
 
-    The noise is the release minus a computed noise-free release. An error in this computed release changes the law of
-    Gaussian noise only to second order. It flattens the peak of Laplace noise by at most `ratio` − 1, the growth of the
-    noise's size, up to a random error; the test allows for this.
+    The noise is the release minus a computed noise-free release. For Gaussian noise, an error in this computed release
+    changes the law only to second order. For Laplace noise, it flattens the peak by at most `ratio` − 1, the growth of
+    the noise's size, up to a random error; the test allows for this.
     """
     n, shape = len(absolute), _shape(law)
     if law == "gaussian":
@@ -229,7 +229,7 @@ def _other_law(absolute: Array, law: Law, ratio: float) -> float:
 
 
 def unlike(draws: Array, law: str) -> str:
-    """Test whether draws [K, p] are independent noise of the given law with scale 1; return the difference, or "".
+    """Test whether draws [K, p] are independent noise of the given law with scale 1; return a finding, or "".
 
     A draw is the noise in p < K coordinates of one of K releases of the same data; constants in a column are ignored.
     Five tests check the size of the noise in its weakest direction, the distribution of its numbers, its size over all

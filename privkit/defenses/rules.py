@@ -14,7 +14,7 @@ from privkit.defenses.receipts import Nothing
 
 _PLACES = ("client", "mixer", "server")
 _OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"noises", "mixes"}))
-"""Effects, beside "trains", of a stage that may treat each coordinate separately."""
+"""Effects, besides "trains", of a stage that may treat each coordinate separately."""
 
 
 def check_chain(stages: Sequence[Defense]) -> None:

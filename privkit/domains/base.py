@@ -161,8 +161,8 @@ class DatasetSpec(Protocol):
         Args:
             root: the data root, i.e. the folder with the files of all datasets, or None if the user named none.
             download: whether missing files may be downloaded into the root.
-            train_images: number of training records needed; a dataset of several files opens only as many of them as
-                this number needs.
+            train_images: number of training records needed; a dataset of several files opens only the files that this
+                number needs.
 
         Raises:
             DataError: if files are missing or damaged; the message is one sentence.

@@ -21,7 +21,7 @@ def need_root(name: str, root: Path | None, inside: str) -> Path:
         raise DataError(
             f"{name} needs a data root: pass --data-root DIR (or set PRIVKIT_DATA) to the folder that holds {inside}"
         )
-    if not os.path.isdir(root):  # unlike Path.is_dir, False also where permission is denied
+    if not os.path.isdir(root):  # False, unlike Path.is_dir, if permission is denied
         raise DataError(f"the data root {root} is not a folder; create it, or pass the one that holds {inside}")
     return root
 

@@ -87,7 +87,7 @@ class Dirichlet(Checked):
 
     name: ClassVar[str] = "dirichlet"
 
-    # beyond these ends, float64 gammas vanish or overflow
+    # outside this range, float64 gammas vanish or overflow
     alpha: Annotated[float, Ge(1e-6), Le(1e9), "9999 is as good as IID"] = 0.5
     smallest: Count = 1
 

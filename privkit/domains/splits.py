@@ -142,8 +142,8 @@ def without(batch: Batch, known: Batch) -> Batch:
 
 
 def left_out(count: int, records: str, others: int = 0) -> str:
-    """A sentence for the results: `count` of the adversary's records, which are private or attacked, were left out, and
-    `others` records replaced them. Empty if `count` is 0.
+    """A sentence for the results: `count` of the adversary's records were left out, since they are private or attacked,
+    and `others` records replaced them. Empty if `count` is 0.
     """
     more = f", and {others} others took their place" if others else ""
     return f"{count} own {records} that were drawn are private or attacked ones: left out{more}" if count else ""

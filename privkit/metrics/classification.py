@@ -41,7 +41,7 @@ def _unknown(value: float, n: int, within: tuple[float, float], reason: str) -> 
 
 
 def _error_limit(n: int, looks: int = 1) -> float:
-    """Clopper–Pearson's upper limit of an error rate after n ≥ 1 trials without error; `looks` limits hold jointly."""
+    """Clopper–Pearson's upper limit of an error rate after n ≥ 1 trials without error; `looks` of them hold jointly."""
     return 1 - float(((1 - _CONFIDENCE) / (2 * looks)) ** (1 / n))
 
 
@@ -171,7 +171,7 @@ def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
     pairs = np.minimum(positive, negative)
     if pairs.min() < 2:
         return _unknown(value, len(scores), whole, "one example of a kind tells no variance")
-    among = np.where(targets, rankdata(np.where(targets, scores, np.inf), axis=0), 0.0)  # ranks inside each kind
+    among = np.where(targets, rankdata(np.where(targets, scores, np.inf), axis=0), 0.0)  # ranks among their own kind
     among += np.where(targets, 0.0, rankdata(np.where(targets, np.inf, scores), axis=0))
     beaten = np.where(targets, (ranks - among) / negative, 1 - (ranks - among) / positive)
     influence = (beaten - areas) * len(scores) / np.where(targets, positive, negative)

@@ -18,7 +18,7 @@ from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknow
 from privkit.torch_utils.out_of_memory import in_chunks, ran_out
 
 _CHUNK = 64
-_EMBEDDED_SIZE = 96  # separates small pictures better than the size used in training
+_EMBEDDED_SIZE = 96  # side in pixels; separates small pictures better than the size used in training
 _KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
 _ELSEWHERE = (
     "take embedded (pip install 'privkit-sl[features]'), dlib for faces (pip install 'privkit-sl[faces]'), or "
@@ -63,9 +63,10 @@ def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNet
     """Load the feature network with this name.
 
     "timm:MODEL" and "torchvision:MODEL" load pretrained weights, from the library's cache or by download; the features
-    are the classifier's input. "file:PATH" loads TorchScript from images [N, 3, H, W] in [0, 1] to features [N, F]; if
-    the module has a whole number `image_size`, images are resized to it. "embedded" is EfficientNet-Lite0 from two
-    packages (ImageNet features for any picture). "dlib" is a face descriptor for aligned face crops.
+    are the classifier's input. "file:PATH" loads a TorchScript module that maps images [N, 3, H, W] in [0, 1] to
+    features [N, F]; if the module has a whole number `image_size`, images are resized to it. "embedded" is
+    EfficientNet-Lite0 from two packages (ImageNet features for any picture). "dlib" is a face descriptor for aligned
+    face crops.
 
     Raises `UsageError` for an unknown network, or if the network does not return one vector per image. Raises
     `DataError` if weights, file or packages are missing.
@@ -215,7 +216,7 @@ def _checked(network: FeatureNetwork, device: torch.device) -> FeatureNetwork:
         features: Any = network(probe)
         sound = features.ndim == 2 and len(features) == 2 and bool(features.isfinite().all())
         given = f"{list(features.shape)}" if not sound else ""
-    except Exception as error:  # whatever a user's file does
+    except Exception as error:  # a user's file may raise anything
         if ran_out(error):
             raise
         sound, given = False, one_line(error)

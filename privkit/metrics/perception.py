@@ -48,7 +48,7 @@ class Perception:
         """Load the networks that a user named, at most one of each kind, and keep the user's `own` metrics by label.
 
         Kinds are a feature network (see `feature_network`); "lpips:alex", "lpips:vgg" or "lpips:squeeze"; and
-        "classifier" (trained here) or "classifier:PATH", a TorchScript file from images [N, 3, H, W] in [0, 1] to
+        "classifier" (trained here) or "classifier:PATH", a TorchScript file that maps images [N, 3, H, W] in [0, 1] to
         scores [N, L].
         """
         check_names(names)
@@ -75,8 +75,8 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """Return a copy for the images of one seed. Its classifier is trained on `known`, the adversary's images, or is
-        given and checked. Raises `UsageError` if a given classifier does not fit the number of classes."""
+        """Return a copy for the images of one seed. Its classifier is trained on `known`, the adversary's images;
+        a classifier from a file is only checked. Raises `UsageError` if it does not fit the number of classes."""
         if self.learns:
             return replace(self, classifier=taught(known, classes, seed))
         if self.classifier is not None:

@@ -121,7 +121,7 @@ def _values(values: Tensor) -> Values:
 
 
 _CHANNELS = 16
-_SIDE = 7  # side of the maps that the last layer reads, at most
+_SIDE = 7  # largest side of the maps that the last layer reads
 _BATCH, _STEPS, _RATE = 64, 400, 5e-3
 _JITTER = 0.1  # standard deviation of the noise on training images, since guesses are noisy, too
 
@@ -145,7 +145,7 @@ def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork)
     """
     right = torch.from_numpy(recognized(labels, truth, classifier))
     seen = classifier(truth).argmax(1).cpu()
-    as_often = (seen == labels.cpu().unsqueeze(1)).sum(1)  # originals recognized as each one's class
+    as_often = (seen == labels.cpu().unsqueeze(1)).sum(1)  # number of originals recognized as each one's class
     others = (as_often - right) / max(1, len(truth) - 1)
     return {"originals": float(right.mean()), "other_originals": float(others.mean())}
 

@@ -14,7 +14,7 @@ from privkit.errors import UsageError
 
 SMALL_IMAGE = 64  # pixels per side below which models for 224 pixels take smaller patches and strides
 
-Depth = Annotated[int, Ge(1), Le(1000)]  # blocks or layers in both segments together
+Depth = Annotated[int, Ge(1), Le(1000)]  # number of blocks or layers in both segments together
 
 
 @dataclass(kw_only=True)
@@ -106,7 +106,7 @@ class EvenHeads(NamedCuts):
 
 
 def check_class_token(positions: bool, remedy: str) -> None:
-    """Raise `UsageError` with the advice `remedy` if `positions` is False: a defense would shuffle the class token."""
+    """Raise `UsageError` with advice `remedy` if `positions` is False: a defense would then shuffle the class token."""
     if not positions:
         raise UsageError(
             "a shuffle moves every token that the client sends, and the server could not find the class token again: "

@@ -20,15 +20,15 @@ from privkit.errors import PrivkitError, UsageError, one_line
 from privkit.files.import_path import imported
 from privkit.models.base import SplitModel
 
-# standard deviation of the noise on trained weights, which shows a position embedding that starts at zero
+# standard deviation of noise that is added to trained weights, since a position embedding may still be zero
 _NOISE = 0.1
-# as a share of the distance of two tokens; rounding is a hundred times smaller, a position embedding larger
+# largest distance of equal tokens, as a share of a typical distance; rounding is a hundred times smaller
 _TOLERANCE = 1e-3
-_OTHERS = 8  # most tokens that represent no patch: a class token, a distillation token, registers
+_OTHERS = 8  # largest number of tokens that represent no patch: class token, distillation token, registers
 
 
 def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
-    """Whether tokens hide their positions in the image or sequence; None if unknown (first value of `told_places`)."""
+    """Whether tokens hide their positions in the image or sequence; None if unknown. The test is `told_places`."""
     return told_places(lower, domain)[0]
 
 
@@ -40,7 +40,7 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
     represent the patches in any order; a token that represents no patch, such as a class token, must keep its position.
     The test uses the finest grid of patches that does not exceed the number of tokens. It fails for a position
     embedding, and for overlapping patches, which reveal their neighbors. A copy of the segment runs on at least three
-    random records together, so a random segment draws from the global generator.
+    random records together, so a segment with random layers advances the global generator.
 
     Returns whether positions are hidden, and the number of tokens that represent no patch (0 unless positions are
     hidden). The first value is None if no test is possible: the tokens match no grid of patches and no sequence; the
@@ -62,7 +62,7 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
             if weight.requires_grad:
                 weight.add_(torch.randn(weight.shape, generator=draws, dtype=weight.dtype), alpha=_NOISE)
         for name, moment in segment.named_buffers():
-            if name.endswith(("running_mean", "running_var")):  # training may learn one value per position, too
+            if name.endswith(("running_mean", "running_var")):  # after training, they may differ by position, too
                 moment.add_(torch.rand(moment.shape, generator=draws, dtype=moment.dtype), alpha=_NOISE)
         places = prod(grid)
         orders = [torch.arange(places), torch.arange(places).roll(1), torch.randperm(places, generator=draws)]
@@ -117,7 +117,7 @@ def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
 class _Imported(ABC):
     """Base class of models whose segments a user wrote.
 
-    The user's functions get those of the keywords `domain`, `image_shape` (for images), `classes` and `positions` that
+    Of the keywords `domain`, `image_shape` (for images), `classes` and `positions`, the user's functions get those that
     they accept. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower
     segment whose tokens reveal their positions (`told_places`) is refused, since a shuffle would not hide their order.
     """
@@ -131,7 +131,7 @@ class _Imported(ABC):
 
     @abstractmethod
     def segments(self, offered: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
-        """Build the lower and the upper segment with those of the keywords `offered` that they accept."""
+        """Build the lower and the upper segment; each gets those of the keywords `offered` that it accepts."""
 
     def imports(self) -> set[str]:
         places = {path.replace(":", ".").rpartition(".")[0] for path in self.paths}

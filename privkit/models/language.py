@@ -21,7 +21,7 @@ from privkit.torch_utils.out_of_memory import ran_out
 from privkit.torch_utils.seeded import seeded
 from privkit.training.losses import next_token
 
-_CLOSE = 1e-3  # rounding of a cut network, as a share of its largest number; a wrong cut changes far more
+_CLOSE = 1e-3  # largest relative error by rounding in a cut network; a wrong cut changes far more
 _ONLY_READ = ("config.json", "tokenizer.json", "*.safetensors", "*.safetensors.index.json")
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -259,7 +259,7 @@ def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
 
 class _Door(nn.Module):
     """Wraps or replaces a transformer block, to insert tokens into the model's forward method or to read its tokens. If
-    `tokens` is set when the block is called, it replaces the block's input; afterwards it is the block's output.
+    `tokens` is set before a call, it replaces the block's input; after a call, it holds the block's output.
     """
 
     def __init__(self, block: nn.Module | None) -> None:

@@ -165,12 +165,12 @@ class PatchSplitNN(NamedCuts):
 
     Attributes:
         depth: 18 (the paper) or 20, CIFAR's small ResNet; see `ResNet`.
-        cut: last layer of the patches' networks: "stem", "stage1" (the paper), "stage2" or, of depth 18, "stage3".
+        cut: last layer of the patches' networks: "stem", "stage1" (the paper), "stage2" or, at depth 18, "stage3".
         patch: side of a patch in pixels.
         stride: pixels from one patch to the next; if it is smaller than `patch`, patches overlap.
         models: M, the number of networks for the patches: 1 for a single network; None for one network per patch.
         adaptation: the AdaptationNet of Patch SplitNN+, which classifies each patch in training: "none", "shared" by
-            all patches (as released), or "own" for one network per patch.
+            all patches (as in the released code), or "own" for one network per patch.
         alpha: weight α of AdaptationNet's loss; the paper has 1 on CIFAR-10, .6 on CIFAR-100 and .3 on PCam.
         drop: share of each training image's patches that are set to zero, in [0, 1).
 

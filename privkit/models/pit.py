@@ -90,7 +90,7 @@ class Pit(NamedCuts):
     cuts: ClassVar[tuple[str, ...]] = ("embedding", *(f"stage{i + 1}" for i in range(len(_DEPTHS))))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
-        """Side of a patch and stride, in pixels, for images of this shape; raises `UsageError` if a patch is larger.
+        """Side of a patch and stride, in pixels, for images of this shape; `UsageError` if a patch exceeds the image.
 
         >>> [PIT_TINY.patch_for((3, side, side)) for side in (28, 32, 224)]
         [(4, 2), (4, 2), (16, 8)]

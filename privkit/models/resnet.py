@@ -46,7 +46,7 @@ class ResNet(NamedCuts):
     its shortcuts have no weights.
 
     Attributes:
-        depth: 18 or 50 (four stages), or 20 (three).
+        depth: number of layers: 18 or 50 (four stages), or 20 (three stages).
         activation: "relu", or "tanh", which also follows the pooling, so that smashed data lie in [−1, 1] at every cut.
         pooling: "mean" over each of the last feature maps, or "max", which keeps 2×2 maxima of each map.
         cut: last layer of the lower segment: "stem", "stage1", ..., or "pool" (the pooled vector [N, D], before the
@@ -99,7 +99,7 @@ def pieces(
         num_classes=classes,
         in_chans=channels,
         channels=_CHANNELS[depth],
-        stem_type="deep",  # the only one whose width can be chosen; its convolutions are replaced
+        stem_type="deep",  # the only stem of free width; its convolutions are replaced
         stem_width=first // 2,
         act_layer=_tanh if activation == "tanh" else nn.ReLU,
     )

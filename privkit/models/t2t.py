@@ -16,7 +16,7 @@ from privkit.models.tokens import Block, Lower, Mlp, Upper, draw, draw_linear, l
 from privkit.torch_utils.seeded import seeded
 
 _TOKEN = 64  # size of a token inside the tokens-to-token module
-_LONG = 512  # with more tokens, attention is fused, since T² weights per image would not fit; see `tokens.stackable`
+_LONG = 512  # above this number of tokens, attention is fused, since T² weights per image would not fit in memory
 
 
 class _TokenTransformer(nn.Module):
@@ -104,14 +104,14 @@ class T2tVit(NamedCuts):
         depth: number of blocks: 14 or 24.
         heads: number of attention heads, a divisor of width: 6 or 8.
         mlp_ratio: width of the hidden layer of a block's MLP, as a multiple of D.
-        stride: stride in pixels of the first patches; None means 4, as published, for images of 64 pixels or more per
-            side, and 1 for smaller ones.
-        cut: last layer of the lower segment: "tokens" (tokens-to-token and positions, as at the edge in the
-            patch-shuffling paper), "block1", "block2", ...
+        stride: stride in pixels of the first soft split (overlapping patches); None means 4, as published, for images
+            of 64 pixels or more per side, and 1 for smaller ones.
+        cut: last layer of the lower segment: "tokens" (tokens-to-token and positions, which the patch-shuffling paper
+            runs at the edge), "block1", "block2", ...
         class_token: who owns the class token. "server" adds it to the smashed data, so blocks below the cut do not see
             it. "client" puts it in front of the tokens before positions are added, so one token more crosses the cut.
-        checkpoint: the authors' state dict (.safetensors, or .pth read with weights_only). Their released weights scale
-            the blocks' attention by D^(−1/2), not (D/heads)^(−1/2); queries are rescaled on loading.
+        checkpoint: path of the authors' state dict (.safetensors, or .pth read with weights_only). Their network scales
+            the blocks' attention by D^(−1/2), not (D/heads)^(−1/2), so queries are rescaled on loading.
 
     Source: Yuan et al. 2021, "Tokens-to-token ViT", §3 and tables 1 and 2.
 

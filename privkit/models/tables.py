@@ -96,11 +96,11 @@ class _Difm(NamedCuts):
     A shuffle hides little, since a vector reveals its field: `hides_places` is False.
 
     Attributes:
-        embedding: size of v_i.
+        embedding: size of a field's vector v_i.
         heads: number of attention heads.
         head_width: size of each head.
         width: units of each hidden layer of the bit-wise part.
-        depth: hidden layers of the bit-wise part.
+        depth: number of hidden layers of the bit-wise part.
         cut: last layer of the lower segment. "embedding" sends w_i and v_i of T fields, [N, T, 1 + embedding]. "vector"
             also sends each field's bit-wise factor and attended vector; the server computes the vector-wise factors by
             a separate map for each field, or behind a shuffle by one map for all fields. "factors" sends w_i and v_i
@@ -157,8 +157,8 @@ class _Difm(NamedCuts):
 
 
 class _Fields(nn.Module):
-    """Gives every field a weight and a vector: learned for each category, or for a dense column and scaled by its
-    value.
+    """Gives every field a learned weight and vector: one pair for each category; for a dense column, one pair that is
+    scaled by its value.
     """
 
     offsets: Tensor
@@ -253,4 +253,4 @@ class _FactorizationMachine(nn.Module):
         return torch.stack([torch.zeros_like(click), click], 1)
 
 
-DIFM = _Difm()  # vectors of four numbers, eight heads of eight, cut in front of the prediction layer
+DIFM = _Difm()  # vectors of four numbers, eight heads of width eight, cut before the prediction layer

@@ -26,7 +26,7 @@ class _TextMlp(NamedCuts):
     Attributes:
         embedding: size of a token's vector.
         width: units of the hidden layer.
-        cut: last layer of the lower segment: "embedding" sends tokens [N, T, embedding], "fc" the hidden layer
+        cut: last layer of the lower segment: "embedding" sends tokens [N, T, embedding], "fc" sends the hidden layer
             [N, width] in [−1, 1].
 
     Source: accurate_sl, Table 1, "MLP on IMDB", cut after "fc" (16 numbers) and after "embedding" (4,096 at T = 256).
@@ -73,10 +73,10 @@ class Recurrent(NamedCuts):
     """A text classifier: token embedding, recurrent layers, and a linear layer on the state after the last token.
 
     Padding is embedded as zeros and moved in front of the text, so that the last state directly follows the last token.
-    torch cannot batch recurrent layers over clients, so clients run one after another; the results say so.
+    torch cannot batch recurrent layers over clients, so clients run one after another, which the results report.
 
     Attributes:
-        kind: "lstm", "gru" or "rnn" (tanh).
+        kind: kind of recurrent layer: "lstm", "gru" or "rnn" (tanh).
         embedding: size of a token's vector.
         width: size of the recurrent state.
         depth: number of stacked recurrent layers.
@@ -149,7 +149,7 @@ class Transformer(EvenHeads):
 
     Attributes:
         width: token size D.
-        depth: blocks in both segments together.
+        depth: number of blocks in both segments together.
         heads: attention heads, a divisor of width.
         cut: last layer of the lower segment: "embedding", "block1", "block2", ...
 
@@ -223,7 +223,7 @@ class Albert(EvenHeads):
 
     Attributes:
         width: size of a token's vector.
-        depth: encoder layers.
+        depth: number of encoder layers.
         heads: attention heads, a divisor of width.
         checkpoint: path of a published ALBERT's model.safetensors, for pretrained weights. The dataset's option
             `tokenizer` must then name the matching tokenizer.

@@ -110,7 +110,7 @@ class UncutVit(nn.Module):
 def draw(weight: Tensor) -> None:
     """Draw weights in place from a normal distribution with standard deviation 0.02, equal to timm's for equal seeds.
 
-    Source: timm's `trunc_normal_`, by the inverse error function. Newer torch versions of it draw other numbers.
+    Source: timm's `trunc_normal_`, by the inverse error function. torch's newer version of it draws other numbers.
     """
     with torch.no_grad():
         weight.uniform_(-1, 1).erfinv_().mul_(0.02 * sqrt(2)).clamp_(-2, 2)  # ±1 would become infinite

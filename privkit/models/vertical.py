@@ -40,7 +40,7 @@ class Parties(nn.Module):
         return torch.cat([segment(part) for segment, part in zip(self.segments, columns, strict=True)], -1)
 
     def of(self, records: Tensor, numbers: Collection[int]) -> Tensor:
-        """Copy records, with 0 in all columns except those of the parties `numbers` (from 0).
+        """Copy records, with 0 in all columns except those of the parties `numbers`, counted from 0.
 
         >>> parties = Parties([((0, 2),), ((2, 4),)], [nn.Identity(), nn.Identity()])
         >>> parties.of(torch.ones(1, 4), [1])
@@ -90,8 +90,8 @@ class Vertical(Checked):
 
     Images are cut into strips from left to right, tables into runs of columns (dense and categorical ones together). If
     a table names its parties (`party_files`), each party holds the columns of its file. The smashed data [N,
-    parties·width] are vectors. With the defense `split_parts:parts=P`, P the number of parties, `--parts part_1` audits
-    the first party: its columns, its segment and its gradients.
+    parties·width] are vectors. If the defense is `split_parts:parts=P` for P parties, `--parts part_1` audits the first
+    party: its columns, its segment and its gradients.
 
     Attributes:
         parties: number of parties that hold columns; the server's side holds the labels.
@@ -99,8 +99,8 @@ class Vertical(Checked):
         hidden: units of the server's hidden layer.
         aggregate: how the server joins the outputs: "concatenate" or "sum"; in both cases it sees each party's output.
         cut: the last layer that a party of images computes, 1 to 3: the first or second convolution, or the linear
-            layer. The server computes the remaining layers before it joins, so the whole network is the same for each
-            cut. With 1 or 2, a party sends its feature maps as one vector.
+            layer. The server computes the remaining layers before it joins the outputs, so the whole network is the
+            same for each cut. With 1 or 2, a party sends its feature maps as one vector.
 
     Source: Vepakomma et al. 2018, "Split learning for health", §2, vertically partitioned data; for `cut`, "Revisiting
     label inference attacks in vertical federated learning" (arXiv 2603.18680), which proposes fewer layers at the

@@ -23,17 +23,17 @@ class Vit(EvenHeads):
 
     Attributes:
         width: token size D.
-        depth: blocks in both segments together.
+        depth: number of blocks in both segments together.
         heads: attention heads, a divisor of width.
         grid: desired number of patches per side. The patch size is the divisor of the image side whose number of
             patches is nearest; an image with a prime side may become a single patch. Ignored if `patch` is given.
         patch: side of a patch in pixels, a divisor of the image side; None takes it from `grid`.
         cut: last layer of the lower segment: "embedding" (patches and positions), "block1", "block2", ...
-        pool: "avg" over tokens, or "token" for a class token.
+        pool: what the classifier reads: "avg" for the mean over tokens, "token" for the class token.
         class_token: who owns the class token, with pool="token". "server" adds it to the smashed data, without a
             position, so blocks below the cut do not see it. "client" puts it in front of the tokens before positions
-            are added, so that T+1 tokens cross the cut (DP-CutMixSL §3.A).
-        checkpoint: timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
+            are added, so one token more crosses the cut (DP-CutMixSL §3.A).
+        checkpoint: path of a timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; layers and seeded initial weights equal timm's.
 
@@ -125,12 +125,12 @@ class Vit(EvenHeads):
         state = read_weights(path)
         positions = state.get("pos_embed")
         if vit.no_embed_class and positions is not None and isqrt(positions.shape[1]) ** 2 != positions.shape[1]:
-            # the checkpoint's class token has a position, this model's has none, so the sum of both is loaded
+            # this model's class token has no position: the checkpoint's token plus its position is loaded
             state["pos_embed"] = positions[:, 1:]
             if "cls_token" in state:
                 state["cls_token"] = state["cls_token"] + positions[:, :1]
         if vit.pos_embed is None:
-            state.pop("pos_embed", None)  # older timm compares its size with none
+            state.pop("pos_embed", None)  # older timm would compare its shape with None's
         state = checkpoint_filter_fn(state, vit)
         load_fitting(vit, state, path, ("patch_embed", "blocks"), f"width={self.width}, depth={self.depth}")
 
@@ -142,10 +142,10 @@ def _timms() -> Any:
     return VisionTransformer
 
 
-VIT_MICRO = Vit()  # seconds on two CPU cores: 96 wide, four blocks, 4×4 patches
+VIT_MICRO = Vit()  # trains in seconds on two CPU cores: 96 wide, four blocks, 4×4 patches
 
 VIT_TINY = Vit(width=192, depth=12, heads=3, grid=8)
-"""ViT-Tiny: 192 wide, twelve blocks; 4-pixel patches on 28 or 32 pixels."""
+"""ViT-Tiny: 192 wide, twelve blocks; 4-pixel patches on images of 28 or 32 pixels per side."""
 
 VIT_TINY6 = Vit(width=192, depth=6, heads=3, grid=8, cut="embedding")
 """ViT-Tiny with six blocks, cut after the embedding (CutMixSL §4)."""

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 def along(
     function: Callable[[Tensor], Tensor], shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, chunk: int = 64
 ) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
-    """Create a function that computes directional derivatives by forward differentiation, with one pass per direction.
+    """Create a function that computes directional derivatives by forward-mode differentiation, one pass per direction.
 
     Args:
         function: function from records [B, *shape] to a tensor [B, ...], such as a module in evaluation mode. Records

@@ -15,8 +15,8 @@ def flushes() -> bool:
 
 @contextmanager
 def flushed() -> Iterator[None]:
-    """A context in which the CPU treats subnormal numbers as 0. Sharp probabilities are full of them, and each takes
-    about ten times as long as another number.
+    """A context in which the CPU treats subnormal numbers as 0. Sharply peaked probabilities contain many of them, and
+    computing with one takes about ten times as long as with another number.
 
     >>> with flushed():
     ...     flushes()

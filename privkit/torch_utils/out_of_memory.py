@@ -17,7 +17,7 @@ _PHRASES = (
     "bad_alloc",
     "failed to map segment",  # a shared library under a limit
     "can't start new thread",
-    "PyObject pointer is null",  # libraries in Rust, where Python had no memory for them
+    "PyObject pointer is null",  # Rust libraries, if Python has no memory for them
 )
 
 _ON_A_GPU = re.compile(
@@ -38,14 +38,14 @@ def ran_out(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     said = isinstance(error, RuntimeError | ImportError | SystemError | OSError)
-    said = said or type(error).__name__ == "PanicException"  # PyO3's, which has no public home
+    said = said or type(error).__name__ == "PanicException"  # PyO3's class, which cannot be imported
     if said and any(phrase in str(error) for phrase in _PHRASES):
         return True
     return ran_out(error.__cause__) if error.__cause__ is not None else _scarce()
 
 
 def _scarce() -> bool:
-    """Whether 32 MiB of main memory cannot be allocated. Then imports fail, and errors may not name memory."""
+    """Whether even 32 MiB of main memory cannot be allocated. Imports then fail; their errors may hide the cause."""
     try:
         return not bytearray(_ROOM)
     except MemoryError:

@@ -1,4 +1,4 @@
-"""Protects state that the whole process shares from a user's code: torch's settings, generators, environment."""
+"""Protects process-wide state (torch's settings, generators, environment) from changes by a user's code."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ _GENERATORS: tuple[_Setting, ...] = (
 def undisturbed(*, environment: bool = True) -> Iterator[None]:
     """A context that restores shared state of the process at its end, in case the code inside changed it.
 
-    Restored are torch's default type, device, precision, gradient mode, threads, deterministic algorithms and global
+    It restores torch's default type, device, precision, gradient mode, threads, deterministic algorithms and global
     module hooks; the global generators of torch, numpy and Python; the working folder, environment, signal handlers,
     alarm, standard streams and warning filters. Patched functions stay patched.
 

@@ -1,4 +1,4 @@
-"""A module without the Gaussian noise that it draws itself."""
+"""Runs a module without the Gaussian noise that the module draws."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Checkpoint:
             self._report(done, total, value)
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Tell an attack whether to double its training; always False, so it trains only the planned `epochs`."""
+        """Return False, which tells an attack not to double its training beyond the planned `epochs`."""
         return False
 
     def remove(self) -> None:

@@ -56,9 +56,9 @@ class ClientForward:
         labels: the clients' labels, int64 [n, B], or [n, B, L] if each record has L labels.
         release: the M messages with labels as the server uses them, after the server's stages.
         receipt: what the defense did in this round, and what it proves about the release.
-        groups: numbers of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
+        groups: indices of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
         penalty: the defense's term in the clients' loss, one number per batch of `smashed`; None if it adds no term.
-        arrived: the messages as they arrive at the server, before the server's stages; `release` if it has none.
+        arrived: the messages as they arrive, before the server's stages; equal to `release` without such stages.
         arrived_groups: the clients mixed into each message of `arrived`, as in `groups`.
     """
 
@@ -116,7 +116,7 @@ class Clients(nn.Module):
         self.predicts: Literal["labels", "texts"] = "labels"
 
     def mixed_precision(self, device: torch.device) -> torch.autocast:
-        """Make a context manager that computes in the chosen `precision` on `device`; weights, losses stay float32."""
+        """A context for products in the chosen `precision` on `device`; weights and losses stay float32."""
         short = self.precision == "bfloat16" or (self.precision == "auto" and short_by_default(device))
         return torch.autocast(device.type, torch.bfloat16, enabled=short)
 
@@ -137,7 +137,7 @@ class Clients(nn.Module):
         Args:
             lower: one client's lower segment (the layers up to the cut); all clients start with its weights.
             defense: the defense of every round, or a chain of defenses.
-            domain: what one record is; the segment is tried on zeros of this shape.
+            domain: description of a record; the segment is tested on records of zeros.
             classes: number of classes, or of 0/1 labels per record.
             seed: seed of the frozen block, the defense's networks, and mixing ratios that are drawn once.
             protocol: the protocol; None for one client with one server.
@@ -233,15 +233,15 @@ class Clients(nn.Module):
             labels: labels, int64 [n, B], or 0 and 1 in [n, B, L] if each record has L labels.
             generator: the only source of randomness for groups and defense.
             number: the round's number, 0-based.
-            lowers: a function that replaces the call of the stacked segments: (images [M, B, ...], the number of the
+            lowers: a function that replaces the call of the stacked segments: (images [M, B, ...], the index of the
                 client whose segment runs each batch, or None for batch i at client i) -> smashed data.
-            groups: numbers of the clients whose records are mixed, int64 [M, k]; None draws the round's groups.
+            groups: indices of the clients whose records are mixed, int64 [M, k]; None draws the round's groups.
         """
         groups = self.groups(number, generator) if groups is None else groups
         return self._forward(stages_of(self.defense), images, labels, generator, groups, lowers or self.lowers)
 
     def groups(self, number: int, generator: Generator) -> Tensor:
-        """Form the mixing groups of round `number` (0-based): the numbers of the clients mixed into each of M messages,
+        """Form the mixing groups of round `number` (0-based): the indices of the clients mixed into each of M messages,
         int64 [M, k], as in `SplitProtocol.groups`; without mixing, k is 1.
         """
         if self.defense.group > 1:
@@ -295,7 +295,7 @@ class Clients(nn.Module):
         arrived = made if made.labels is not labels else replace(made, labels=own)
         if sites.server and release.apart is not None:  # clients added noise, then the server mixed
             seats = groups.flatten()
-            seat_of = seats.argsort()[len(seats) - len(made.smashed) :]  # empty seats, -1, come first
+            seat_of = seats.argsort()[len(seats) - len(made.smashed) :]  # empty places, -1, come first
             arrived = replace(arrived, smashed=release.apart.flatten(0, 1)[seat_of].to(made.smashed.dtype))
             if release.apart_labels is not None:
                 arrived = replace(arrived, labels=release.apart_labels.flatten(0, 1)[seat_of])

@@ -1,4 +1,4 @@
-"""The costs of one client, measured in one round of the real clients."""
+"""Measures the costs of one client in one round: bytes, multiply-accumulates and peak memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def client_costs(
 
     `upper` is the segment above the cut. In a U-shape (clients also hold the last layers), features and their gradient
     cross the second cut even if the lower segment is frozen. If weights are averaged once per epoch, each round counts
-    1/`rounds_an_epoch` of the cost. `seed` determines the random masks of the counted round.
+    1/`rounds_an_epoch` of this cost. `seed` determines the random masks of the counted round.
     """
     protocol, device = clients.protocol, private.x.device
     rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)
@@ -43,7 +43,7 @@ def client_costs(
             private.x[rows], private.y[rows], Generator(device).manual_seed(derive(seed, "costs"))
         ).seen()
     weights = sent.release.weights
-    kept = sent.receipt.payload_share  # a shuffle after mixing hides masks, but not from the wire
+    kept = sent.receipt.payload_share  # from the receipt, since weights do not show masks that are shuffled
     if kept is None:
         kept = sent_share(weights, sent.groups >= 0)
     trained = not spec.freeze_lower and learns(clients)
@@ -80,6 +80,6 @@ def client_costs(
 
 
 def _with_tail(lower: Costs, tail: Costs, features: int) -> Costs:
-    """The costs of both ends of a U-shape; `features` is the bytes per image and direction at the second cut."""
+    """Costs of a client's two segments in a U-shape; `features`: bytes per image and direction at the second cut."""
     ends = {name: getattr(lower, name) + getattr(tail, name) for name in Costs.__dataclass_fields__}
     return Costs(**ends | {"bytes_up": lower.bytes_up + features, "bytes_down": lower.bytes_down + features})

@@ -14,7 +14,7 @@ from privkit.torch_utils.out_of_memory import ran_out
 
 _Step = Callable[..., tuple[Tensor, ...]]
 """Tensors on the GPU -> tensors on the GPU; weights and gradients change in place."""
-_WAITS = "called a synchronizing CUDA operation"  # how torch's `set_sync_debug_mode` warns
+_WAITS = "called a synchronizing CUDA operation"  # text of the warnings that torch's `set_sync_debug_mode` turns on
 _KNOWN = ("privkit", "torch", "torchvision", "timm")
 """Packages whose code can be captured, because it counts no steps in Python."""
 _WARM_UP = 3  # steps before the capture, in which optimizers and libraries allocate their buffers
@@ -54,7 +54,7 @@ class Graphed:
             return self._watched(given) if self._calls == _WARM_UP else self._plainly(given)
 
     def _plainly(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Run a step without a graph on the capture's stream, because gradients stay on the stream of first use."""
+        """Run a step without a graph, on the CUDA stream of the capture, since gradients stay on their first stream."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             found = self._step(*given)

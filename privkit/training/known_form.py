@@ -42,7 +42,7 @@ class PublicTransform(nn.Module):
 
 
 class _AsApplied(PublicTransform):
-    """A user's stage, applied to each record as one message; if it draws more than noise, its declared public part."""
+    """Applies a user's stage to each record alone; if it draws more than noise, applies its declared public part."""
 
     def __init__(self, defense: Defense, classes: int) -> None:
         super().__init__(defense)

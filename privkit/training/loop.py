@@ -101,8 +101,8 @@ def release_count(
 ) -> ReleaseCount:
     """Count how often a run releases one record (sends its smashed data), and how often one client releases anything.
 
-    Training is counted, and the passes after training in which the attacked images are sent again in whole rounds. A
-    client with fewer images than a batch sends some images several times; images are counted by their ids.
+    The count covers training, and the passes after training in which the attacked images are sent again in whole
+    rounds. A client with fewer images than a batch sends some images several times; images are counted by their ids.
 
     Args:
         clients: the clients, with the protocol and the defense.
@@ -206,7 +206,7 @@ def train(
     protocol, batch, device = clients.protocol, spec.batch_size, private.x.device
     rank, world = processes()
     shares = shares or Iid().assign(private.y.cpu(), protocol.clients, seed)
-    held = int(shares.sizes.sum())  # images that no client holds are not sent, and make no round longer
+    held = int(shares.sizes.sum())  # images that no client has are not sent, and do not count
     _check_batch(clients, batch, held, world)
     _check_labels(private.y, clients.classes, with_loss(upper, spec.loss))
     check_private(clients, spec, world)
@@ -214,7 +214,7 @@ def train(
     rounds = rounds_an_epoch(held, protocol.clients, batch * world)
     steps = rounds * (protocol.clients // protocol.active)  # clients that take turns need one step each
     total = epochs * steps
-    if spec.freeze_lower:  # weights that a user froze stay frozen otherwise
+    if spec.freeze_lower:  # otherwise only weights that a user froze are frozen
         clients.lowers.requires_grad_(False)
     both = Optimizers(clients, upper, spec, epochs, steps)
     if device.type == "cuda" and total >= COMPILE_FROM_STEPS and not spec.private:
@@ -248,7 +248,7 @@ def train(
 
     seats_drawn = clients.defense.group > 1 and protocol.grouping == "random"
     captures = device.type == "cuda" and total >= CAPTURE_FROM_STEPS and world == 1 and play is split_round
-    # private updates open hooks, and a server that steps after each message loops on the host
+    # not captured: DP-SGD, which opens hooks, and server steps after each message, a loop on the CPU
     captures = captures and not spec.private and protocol.updates == "round"
     captures = captures and traceable(clients, upper, *stages_of(clients.defense))
     graphed = Graphed(one_step, device, draws) if captures else None

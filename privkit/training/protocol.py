@@ -172,7 +172,7 @@ STANDALONE = SplitProtocol(clients=10, upper="own")  # each of ten clients train
 SL = SplitProtocol(lower="handed_on")  # sequential split learning: one lower segment, handed on from client to client
 
 PSL = SplitProtocol(clients=10)
-"""Parallel split learning: ten lower segments, one server update a round with weights d_i."""
+"""Parallel split learning: ten lower segments, and one server update per round, weighted by shares of the data."""
 
 SPLITFED = SplitProtocol(clients=10, average="round")
 """Parallel split learning with FedAvg of the lower segments after every round."""
@@ -187,7 +187,7 @@ CUTMIXSFL = SplitProtocol(clients=10, average="round", gradient="average")
 """CutMixSL with FedAvg of the lower segments and the averaged gradient broadcast."""
 
 U_SHAPE = SplitProtocol(labels="kept")
-"""A U-shape: the client keeps the labels and the last layer beside its lower segment."""
+"""A U-shape: the client keeps the labels and, besides its lower segment, the last layer."""
 
 PROTOCOLS: dict[str, str] = {
     "cutmixsfl": "privkit.training.protocol:CUTMIXSFL",

@@ -68,7 +68,7 @@ def split_round(
         number: number of the round, 0-based.
         update: the server's optimizer step, called after every message (batch of smashed data) if the protocol has
             `updates="message"`; not used otherwise.
-        groups: numbers of the clients whose records are mixed, int64 [M, k]; None draws the groups from `draws`.
+        groups: indices of the clients whose records are mixed, int64 [M, k]; None draws the groups from `draws`.
 
     Returns:
         The losses, the messages, and the gradient at the cut.
@@ -171,7 +171,7 @@ def _one_by_one(
     """
     losses, members, groups = [], [], clients.groups(number, draws)
     for seat in range(clients.defense.group):
-        turn = groups.roll(-seat, 1)  # the receiver sits first
+        turn = groups.roll(-seat, 1)  # the client that gets the gradient comes first
         turn = turn[turn[:, 0] >= 0]
         with clients.mixed_precision(images.device):
             sent = clients.release(images, labels, draws, number, groups=turn)
@@ -229,9 +229,9 @@ def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) 
             gradient = (_as(weights, gradient) * gradient).sum(0, keepdim=True).expand_as(gradient)
         if way == "unicast" or sent.groups.shape[1] == 1:
             root, back = sent.release.smashed, gradient
-        else:  # without the masks
+        else:  # broadcast or average: masks are not applied
             root, back = sent.smashed, _to_members(gradient, sent)
-        # The gradient of this sum is `back`, bit for bit. torch loads sympy, half a second, if it is handed gradients.
+        # The gradient of this sum is `back`, bit for bit. Given gradients, torch would load sympy (half a second).
         roots.append((root * back.to(root.dtype)).sum())
     if sent.penalty is not None and sent.penalty.requires_grad:
         roots.append(sent.penalty.sum())
@@ -246,4 +246,4 @@ def _to_members(gradient: Tensor, sent: ClientForward) -> Tensor:
     seats = sent.groups.flatten()
     message = torch.arange(len(gradient), device=gradient.device).repeat_interleave(sent.groups.shape[1])
     to = message.new_empty(len(sent.smashed) + 1).scatter(0, seats % (len(sent.smashed) + 1), message)
-    return gradient[to[:-1]]  # empty seats, -1, wrote to the last place
+    return gradient[to[:-1]]  # empty places, -1, have written to the last entry

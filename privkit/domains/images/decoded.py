@@ -1,4 +1,4 @@
-"""Picture files that are decoded when they are taken: cut to the centre square, resampled, with values in [0, 1]."""
+"""Picture files, decoded when a batch needs them: cut to the centre square, resampled, with values in [0, 1]."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _DEEP = ("I;16", "I;16L", "I;16B", "I;16N", "I", "F")
-"""Pillow's modes of more than 8 bits; its own conversion to color clips them at 255."""
+"""Pillow's modes of more than 8 bits; Pillow's own conversion to color clips them at 255."""
 _SIXTEEN_BITS = 65_535
 
 

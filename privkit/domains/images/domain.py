@@ -19,9 +19,9 @@ from privkit.errors import DataError, UsageError
 from privkit.shared.measures import IMAGES, Records
 
 _CHANNELS = (1, 3, 4)
-_SATURATED = 0.5  # share of pixels at pure white from which pictures look clipped
+_SATURATED = 0.5  # share of pure-white pixels above which images look clipped
 _DARK = 0.25
-"""If no pixel is brighter, pictures use little of their scale, as 12-bit values in 16-bit files do."""
+"""If all pixels are darker, images use little of [0, 1], as 12-bit values in 16-bit files do."""
 
 
 def scale_of(images: NDArray[np.generic]) -> float:

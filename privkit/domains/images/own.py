@@ -32,7 +32,7 @@ class Folder(Checked):
     of each picture is resampled to the same side.
 
     Attributes:
-        path: the folder.
+        path: the folder PATH, which contains the pictures.
         size: side in pixels after centre cropping.
         grey: whether pictures are converted to one channel, the brightness.
 
@@ -64,7 +64,7 @@ class Arrays(Checked):
     Labels are whole numbers from 0, [N]. A file may also hold `test_images` and `test_labels`. Pickles are refused.
 
     Attributes:
-        path: the file; an .npy file holds only the images.
+        path: the file with the arrays; an .npy file holds only the images.
         labels: the .npy file of the labels if `path` is an .npy file; empty for other files.
 
     Source: the user's.

@@ -1,4 +1,4 @@
-"""Datasets of picture files through torchvision: decoded when taken, cut to the centre square, and resampled."""
+"""Datasets of picture files through torchvision: decoded on demand, cut to the centre square, and resampled."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class LfwPeople(Checked):
     The official test part shows other people than the training part, so all parts are drawn from the training part.
 
     Attributes:
-        size: side in pixels.
+        size: side in pixels after centre cropping.
 
     Source: Huang et al. 2007; torchvision `LFWPeople`.
     """
@@ -168,7 +168,7 @@ class Pcam(Checked):
 
 
 _PCAM_PARTS = {"train": "train", "test": "test", "val": "valid"}
-"""Parts as torchvision calls them, and as their files do."""
+"""torchvision's name of a part -> the part's name in file names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +225,7 @@ class ImageNet(Checked):
     The test part is ImageNet's official validation part.
 
     Pictures are read from train/<WordNet id>/ and val/<WordNet id>/. If a folder is missing, torchvision unpacks the
-    official archive into the data root, which also needs the devkit's archive. Classes are numbered in the order of
+    official archive into the data root; this also needs the devkit's archive. Classes are numbered in the order of
     their WordNet ids.
 
     Attributes:
@@ -250,7 +250,7 @@ class ImageNet(Checked):
                 if not (root / part).is_dir():
                     archives = [(ARCHIVE_META[archive][0], None) for archive in (part, "devkit")]
                     check_files(self.name, root, archives, advice)
-                    datasets.ImageNet(str(root), split=part)  # unpacks, and compares the official MD5 before
+                    datasets.ImageNet(str(root), split=part)  # compares the official MD5, then unpacks
                 if (packed := next((root / part).glob("*.tar"), None)) is not None:
                     raise DataError(f"{self.name}: {packed} is not unpacked; delete {root / part} to unpack it again")
             train, test = (datasets.ImageFolder(str(root / part), loader=open_picture) for part in ("train", "val"))

@@ -26,8 +26,8 @@ class Cifar10(Checked):
     """CIFAR-10: 50,000 training and 10,000 test images of natural objects, 32×32 colour, 10 classes.
 
     Attributes:
-        batches: number of the five official training files to use, in their order; None for as many as the experiment's
-            number of images needs. Give it if not all five files are available.
+        batches: number of the five official training files to use, in their order; None for the files that the
+            experiment's number of images needs. Set it if some of the five files are missing.
 
     Source: Krizhevsky 2009; torchvision `CIFAR10`.
     """
@@ -130,7 +130,7 @@ def _open_idx(name: str, dataset: Any, root: Path | None, download: bool) -> Poo
     advice = advice_on_missing(download)
     with one_sentence(name, folder, advice):
         files = [Path(archive).stem for archive, _ in dataset.resources]
-        for file in files:  # only the archives have an official MD5, and a download leaves files that are there
+        for file in files:  # only archives have an official MD5, and a download keeps existing files
             path = folder / file
             if path.is_file() and not _is_idx(path, dimensions=3 if "idx3" in file else 1):
                 cure = f"delete it and {advice_on_missing(download=False)}"

@@ -34,8 +34,8 @@ class PartyFiles:
         skip_bad_rows: whether rows with missing or extra cells, or without id or label, are left out. An audit's
             results report their number.
 
-    Source: privkit's own. Published vertical splits assume joined records; Vepakomma et al. 2018, "Split learning for
-    health", §2.
+    Source: privkit's own. Published vertical splits, such as Vepakomma et al. 2018, "Split learning for health", §2,
+    assume joined records.
     """
 
     name: ClassVar[str] = "party_files"

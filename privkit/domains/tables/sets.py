@@ -170,7 +170,7 @@ _CURE = "write label 0 or 1, 13 whole numbers and 26 words of 8 hex digits, sepa
 
 @dataclass(frozen=True, kw_only=True)
 class Criteo(Checked):
-    """Criteo: 45,840,617 ad impressions with 13 counts and 26 categories each; the label says whether it was clicked.
+    """Criteo: 45,840,617 ad impressions with 13 counts and 26 categories each; the label is 1 for a clicked ad.
 
     A missing count becomes its column's median; a missing category is a separate category. The official test file has
     no labels, so test records are drawn from the training file.

@@ -16,8 +16,8 @@ from privkit.domains.domain import Domain, RecordValues
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import TOKENS, Records
 
-UNKNOWN_ID = 1  # the id of a token outside the vocabulary; 0 is the padding behind the end of a sequence
-_ORDER = 1e-3  # less than one word more or less changes ROUGE-1 in texts of up to 1,000 words
+UNKNOWN_ID = 1  # the id of a token outside the vocabulary; id 0 is the padding at the end of a sequence
+_ORDER = 1e-3  # weight of misplaced tokens; one word changes ROUGE-1 by more in texts of up to 1,000 words
 
 
 @dataclass(frozen=True, kw_only=True)

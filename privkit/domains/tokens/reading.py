@@ -140,7 +140,7 @@ class TextReading(Checked):
     """Base of text datasets, with the options for reading texts.
 
     Attributes:
-        unit: "words" or "characters".
+        unit: what one token is: "words" or "characters".
         length: number of tokens that are kept of each text.
         vocabulary: largest number of ids; rarer tokens count as unknown. The vocabulary comes from the training texts,
             and is taken as public.

@@ -39,7 +39,7 @@ class Definitions(Checked):
 
     Attributes:
         length: number of tokens kept of each definition.
-        vocabulary: number of ids.
+        vocabulary: largest number of ids; rarer words count as unknown.
 
     Source: WordNet 3.0 (Fellbaum 1998), as it ships in timm's list of ImageNet's classes.
 
