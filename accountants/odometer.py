@@ -1,9 +1,10 @@
 """Odometers: a bound on the privacy that a run has spent so far.
 
-A filter (`filters`) limits the privacy of a whole run; an odometer bounds the privacy of the charges so far. Its
-readings hold at all moments together, although the releases decide how the run continues. To this end, filters with
-smaller and smaller limits run side by side. The smallest filter that is not yet exceeded gives the reading. A reading
-holds for any two neighboring data sets that are fixed in advance, but not for all pairs together.
+A filter (`filters`) limits the privacy loss of a whole run; an odometer bounds the loss of the releases charged so
+far. With probability 1 − δ, all its readings during a run are correct at once, even if later releases are chosen
+by looking at earlier ones. For this, filters with smaller and smaller limits run side by side. The reading comes from
+the filter with the smallest limit that is not yet exceeded. A reading holds for any two neighboring data sets that are
+fixed in advance, but not for all pairs together.
 """
 
 from __future__ import annotations

@@ -130,7 +130,8 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 
 
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
-    """Move each token, in views and in answers to queries, to its likeliest place; the places' order stays unknown.
+    """Reorder the tokens of each image, in views and in answers to queries, so that tokens of the same recognized place
+    always have the same index. Where each place lies in the image stays unknown.
 
     `later` query rounds are left for later use. Raises `NotApplicable` as `followed` does, and if a row mixes images.
     """

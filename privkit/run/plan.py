@@ -58,7 +58,8 @@ def _of_seed(config: AuditConfig, seed: int) -> list[Cell]:
 
 
 def _on(config: AuditConfig, defense: Component, seed: int) -> list[Cell]:
-    """The cells of one defense and seed, one for each attack; undefended cells that run only if needed come last."""
+    """The cells of one defense and seed, one for each attack. For the undefended model, the cells that run only if the
+    same attack fails on a defense come last."""
     own = [_cell(config, defense, attack, seed) for attack in config.attacks_on(defense)]
     if defense.name != "none":
         return own

@@ -37,5 +37,5 @@ class Template(Defense):
         return Release(smashed=self.public_transform(smashed), labels=labels), receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The part of `apply` before any random numbers, which an adversary can compute, too."""
+        """The part of `apply` that comes before any random draw. An adversary can compute this part, too."""
         return self.bound * (smashed / self.bound).tanh()
