@@ -20,6 +20,7 @@ from privkit.attacks.inversion.decoders import DecoderName, usual_decoder
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import scaled_size
 from privkit.attacks.inversion.decoders.unordered import SetDecoder
+from privkit.attacks.inversion.known_lower import without_block
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.recurrence import (
     INTERSECTED_TOKENS,
@@ -64,7 +65,7 @@ class Adaptive(ReconstructingAttack):
     If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
     (`own_tokens`). Then it shuffles these tokens itself instead of sending messages, and the decoder starts with the
     map from tokens to patches. If tokens cannot be read, the adversary sends its messages anew in each epoch. The
-    result's note says which of the two was done.
+    result's note says which of the two was done. A public block that clients run after the defense is undone first.
 
     Attributes:
         passes: number R ≥ 2 of passes; the recorded rounds come pass after pass.
@@ -125,10 +126,11 @@ class Adaptive(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        views = observation.views
         check_inputs(self, observation)
         if observation.columns:
             return self._of_table_rows(observation, generator, session)
+        observation, undone = without_block(observation)
+        views = observation.views
         rounds, query, device = by_round(views, self.passes), given(observation.query), views[0].smashed.device
         own, held_out = divided(observation, device)
         size = observation.batch_size
@@ -161,7 +163,8 @@ class Adaptive(ReconstructingAttack):
             depth=depth if name == "mae" else None,
         )
         second = replace(observation, views=combined, query=asked)
-        simulated, note = self._simulated(observation, plan, 2 * len(tried), Generator(device).manual_seed(coins - 1))
+        simulated, way = self._simulated(observation, plan, 2 * len(tried), Generator(device).manual_seed(coins - 1))
+        note = "; ".join(filter(None, (undone, way)))
         if simulated is None:
             return replace(attack.run(second, generator, session), note=note)
         known = simulated.known(Generator(device).manual_seed(coins - 2))

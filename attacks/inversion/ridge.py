@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms
+from privkit.attacks.inversion.known_lower import without_block
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.unmix import records_alone
@@ -54,8 +55,8 @@ class Ridge(ReconstructingAttack):
             identifies more images, but reconstructs them less exactly.
         order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution of
             tokens fits it; these distributions are learned by following tokens over the adversary's images
-            (`followed_tokens`). In table rows, it puts each token in the column whose tokens in the adversary's records
-            are nearest (`field_order`). It needs `passes` = 1.
+            (`followed_tokens`), after a public block behind the shuffle is undone. In table rows, it puts each token in
+            the column whose tokens in the adversary's records are nearest (`field_order`). It needs `passes` = 1.
 
     Raises:
         NotApplicable: by `run`, if the adversary's images fill fewer than three rounds, or a table has too many
@@ -115,7 +116,9 @@ class Ridge(ReconstructingAttack):
                 f"ridge regresses {numbers:,} numbers, one for each category, on {self.repeats * len(own):,} releases, "
                 "which takes too much memory: take black_box"
             )
+        note = ""
         if self.order == "recognized":
+            observation, note = without_block(observation)
             rounds = self.repeats * (len(own) // batch)
             observation = (
                 in_columns(observation, generator) if columns else in_recognized_places(observation, generator, rounds)
@@ -141,7 +144,8 @@ class Ridge(ReconstructingAttack):
             share_by_contrast=self.contrast > 0,
         ).of(guess, session, "ridge")
         drawn = _as_cells(refined.images, columns) if columns else refined.images.view(-1, *observation.image_shape)
-        return replace(refined, images=drawn if to_seats is None else to_seats(drawn))
+        note = "; ".join(filter(None, (note, refined.note)))
+        return replace(refined, images=drawn if to_seats is None else to_seats(drawn), note=note)
 
 
 def as_numbers(records: Tensor, columns: Sequence[int]) -> Tensor:

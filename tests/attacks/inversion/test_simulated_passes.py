@@ -1,11 +1,12 @@
 """Own tokens that can be read are shuffled without a query; others are sent anew, and the rules hold."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import Reconstruction
@@ -15,6 +16,7 @@ from privkit.attacks.order.own_tokens import OwnTokens
 from privkit.attacks.patches import Geometry, patchify
 from privkit.attacks.query_rules import QueryRules
 from privkit.defenses.spectral_shuffle import SpectralShuffle
+from privkit.training.clients import frozen_block
 from privkit.wire.queries import CountingSession, Queries
 from tests.attacks.inversion.passes import (
     AUXILIARY,
@@ -104,6 +106,24 @@ def test_tokens_that_cannot_be_read_are_sent_anew(release: Release, rounds: int,
     assert found[1] == anew[1] + rounds
     assert "sent anew in each epoch" in found[0].note
     assert why in found[0].note
+
+
+def test_tokens_are_read_behind_a_public_block() -> None:
+    """Without the block, the tokens of its rows change with the images beside them, and cannot be read."""
+    block = frozen_block(CHANNELS, 0).eval()
+    release = partial(behind, block)
+    known = replace(knowledge(release), views=views(release, 2), block=block)
+    found = Adaptive(passes=2, epochs=1).run(known, Generator().manual_seed(0))
+    assert "undone: relative residual at most" in found.note
+    assert "tokens of 400 own images were read" in found.note
+
+
+def behind(block: nn.Module, images: Tensor, draws: Generator) -> Tensor:
+    """Tokens that a shuffle of whole messages moves, and a block mixes with the others of their row.
+
+    They are large beside what the block adds, also those of empty patches.
+    """
+    return block(4 * batch_shuffled(images, draws) + torch.linspace(-4, 4, CHANNELS))  # type: ignore[no-any-return]
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from privkit.attacks.order.followed_tokens import STEPS, PlaceLaws, followed
 from privkit.attacks.order.token_reading import Asker
 from privkit.attacks.patches import Geometry
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
+from privkit.training.clients import frozen_block
 from privkit.wire.queries import Queries
 
 Release = Callable[[Tensor, Generator], Tensor]
@@ -141,6 +142,15 @@ def test_rows_of_several_images_are_refused() -> None:
     mixed = [replace(view, mixed=2) for view in asked.views]
     with pytest.raises(NotApplicable, match="row is a mixture of several images"):
         RECOGNIZED.run(replace(asked, views=mixed), Generator().manual_seed(0))
+
+
+def test_a_public_block_is_undone_before_tokens_are_followed() -> None:
+    block, release = frozen_block(D, 0).eval(), shuffled(own_maps(0))
+    asked = replace(seen(lambda images, draws: block(release(images, draws))), block=block)
+    found, plain = (RECOGNIZED.run(one, Generator().manual_seed(0)) for one in (asked, seen(release)))
+    torch.testing.assert_close(found.images, plain.images, atol=1e-2, rtol=0)
+    assert "undone: relative residual at most" in found.note
+    assert not plain.note
 
 
 def test_few_rounds_are_shared_with_the_regression() -> None:
