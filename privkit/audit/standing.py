@@ -90,8 +90,8 @@ def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
 
 
 def fewest_orders(receipts: Sequence[Receipt]) -> Receipt:
-    """The receipt of the round whose message has the fewest different orders. If nothing was shuffled, the first receipt.
-    """
+    """The receipt of the round whose message has the fewest different orders. If nothing was shuffled, the first
+    receipt."""
     return max(receipts, key=lambda one: one.log10_alike)
 
 

@@ -90,8 +90,8 @@ class SplitProtocol(Checked):
 
     @property
     def stacked(self) -> bool:
-        """Tell whether the upper segments are copies in one `Stacked` module: this is so with several servers, or if each
-        client trains alone."""
+        """Tell whether the upper segments are copies in one `Stacked` module: this is so with several servers, or if
+        each client trains alone."""
         return self.upper == "own" or self.servers > 1
 
     @property
