@@ -84,7 +84,7 @@ class Adaptive(ReconstructingAttack):
             horizontal flips).
         align: whether "average" matches tokens with their copies; None decides by a trial on the adversary's images.
         read: largest number ≥ 0 of the adversary's images whose tokens are read by queries; None for all. If a shuffle
-            mixes the images of a message, this takes at least one message for each image.
+            mixes the images of a message, reading an image takes at least one message.
 
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
     all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, both for

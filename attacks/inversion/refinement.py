@@ -74,7 +74,7 @@ class Guessing(Learner):
 
 @dataclass(frozen=True, kw_only=True)
 class Refinement:
-    """Settings and training data of a correction network; models that made a guess were fitted without its image."""
+    """Settings and training data of a correction network; each guess comes from models fitted without its image."""
 
     guesses: Tensor  # [N, P] in [0, 1], guesses at N images
     truth: Tensor  # the true images, [N, P]

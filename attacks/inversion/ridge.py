@@ -47,7 +47,8 @@ class Ridge(ReconstructingAttack):
         repeats: how many times ≥ 1 each of the adversary's images is sent, with fresh random draws and noise.
         components: largest number ≥ 1 of principal components that are kept. None keeps all of a release of at most
             2,000 numbers, and 400 of a larger release.
-        epochs: number ≥ 0 of epochs in which a network learns to correct the regression's guesses; 0 keeps them.
+        epochs: number ≥ 0 of epochs in which a network learns to correct the regression's guesses; 0 leaves the guesses
+            unchanged.
         width: number ≥ 1 of units in each of the network's two hidden layers.
         contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
             error (`GuessError`). Under a strong defense, guesses are pale and so near to all images. A larger weight
@@ -55,7 +56,7 @@ class Ridge(ReconstructingAttack):
         order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution of
             tokens fits it; these distributions are learned by following tokens over the adversary's images
             (`followed_tokens`). In table rows, it puts each token in the column whose tokens in the adversary's records
-            are nearest (`field_order`). It needs `passes` = 1.
+            are nearest (`field_order`). "recognized" needs `passes` = 1.
 
     Raises:
         NotApplicable: by `run`, if the adversary's images fill fewer than three rounds, or a table has too many

@@ -118,7 +118,7 @@ class SDARTraining(SimulatorTraining[SDAR]):
         return self._step(data.images[own], labels, data.rows[recorded], theirs, draws)
 
     def _step(self, images: Tensor, labels: Tensor, rows: Tensor, theirs: Tensor | None, draws: Generator) -> Tensor:
-        """Update all four networks, each with the others' state before the step; return the sum of their losses."""
+        """Update all four networks, each given the other networks before the step; return the sum of the losses."""
         attack, upper, count = self.attack, given(self.given.upper), len(rows)
         simulated = self._sent(self.parts["simulator"](images), draws)
         adversarial, fooled, push = self._discriminate("releases", rows, theirs, simulated.detach(), labels)

@@ -53,7 +53,8 @@ class SeenTokens(ReconstructingAttack):
         repeats: largest number of times ≥ 1 that each of the adversary's images is sent.
         components: largest number ≥ 1 of inputs of a regression, divided equally among the tokens; the inputs are each
             token's largest principal components.
-        epochs: number ≥ 0 of epochs in which a residual network learns to correct the linear guesses; 0 keeps them.
+        epochs: number ≥ 0 of epochs in which a residual network learns to correct the linear guesses; 0 leaves them
+            unchanged.
         width: number ≥ 1 of units in each of the network's two hidden layers.
         contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
             error. A larger weight identifies more images, but reconstructs them less exactly.

@@ -174,8 +174,8 @@ class _TokenSets:
 def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
     """Sort the tokens of one round, sent in several passes, by record.
 
-    A token belongs to a record if the rows with this token have no other record in common. If a token occurs several
-    times in a row, the record gets the largest number of its copies in any row.
+    A token belongs to a record if the rows with this token have no other record in common. If rows hold several copies
+    of a token, the record gets the largest number of copies that one row holds.
 
     Args:
         same: the views of the round, one for each of P passes.

@@ -44,7 +44,8 @@ class Unmix(ReconstructingAttack):
     the attack is not applicable.
 
     The attack assumes that a client sends the same batch in the same order in all passes (as with a fixed data order),
-    and that the lower segment does not change. Without mixing it averages the passes, also if they are masked.
+    and that the lower segment does not change. Without mixing, the attack averages the passes, also if these are
+    masked.
 
     Attributes:
         passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another.
@@ -91,9 +92,9 @@ def records_alone(
     """Separate the records of mixed releases, so that an attack on unmixed records can follow.
 
     The noise is estimated from `passes` + 1 queries. Errors are as in `Unmix`. Returns the observation as if each
-    record had been sent alone, client after client. There, the weight of a position is the share of its variance that
-    the passes explain. Also returns a function that puts guesses into the order of the observed rows and of the records
-    in them.
+    record had been sent alone, client after client. In this observation, the weight of a position is the share of its
+    variance that the passes explain. Also returns a function that puts guesses into the order of the observed rows and
+    of the records in them.
     """
     rounds = by_round(observation.views, passes, mixed=True)
     first, query = observation.views[0], given(observation.query)
@@ -104,7 +105,7 @@ def records_alone(
         return with_ratios(same, observation.batch_size // batch) if secret else same
 
     rounds = [list(told(same)) for same in rounds]
-    Mixtures.of(rounds[0])  # refuses what cannot be solved before anything is queried
+    Mixtures.of(rounds[0])  # raises an error, before any query, if the records cannot be separated
     root, module = torch.randint(2**48, (2,), generator=generator).tolist()
     own = given(observation.auxiliary)[: observation.batch_size].to(device)
     if len(own) < observation.batch_size:

@@ -77,15 +77,17 @@ class WhiteBox(ReconstructingAttack):
         learning_rate: learning rate > 0 of Adam, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1];
             in "strong" 0.5 with "sigmoid" and otherwise 0.1.
         total_variation: weight ≥ 0 of total variation relative to the matching error, which is divided by the release's
-            variance. "strong" takes the value that is best on the adversary's images if it can query, else 0.1.
+            variance. "strong" takes the value that is best on the adversary's images, or 0.1 if the adversary cannot
+            query.
         l2: weight ≥ 0 of the mean squared distance from the start. "strong" takes the value that is best on the
-            adversary's images if it can query, else 0 (0.3 for mixed images).
+            adversary's images, or 0 (0.3 for mixed images) if the adversary cannot query.
         restarts: number ≥ 1 of starts for each attacked image, all but the first with added noise; the result with the
             smallest objective is kept.
-        order: order of released tokens: "known"; "shuffled" within each image or "batch" within each message, where the
-            order is optimized, too; "guessed" once before the optimization; or "auto", the best of "known" and
-            "shuffled" on the adversary's images. "auto" also tries "batch" if tokens come back in rows of other images
-            and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
+        order: order of released tokens. "known": tokens are in their places. "shuffled" or "batch": tokens are shuffled
+            within each image or within each message, and their order is also optimized. "guessed": a random order is
+            drawn once before the optimization. "auto": the best of "known" and "shuffled" on the adversary's images;
+            also of "batch" if tokens come back in rows of other images and a message has at most 1,024 tokens. Without
+            queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature ≥ 0 of the final order, in nats. At 0 each place gets one token (Hungarian); above 0 it
             gets a blend of likely tokens (Sinkhorn), which has a smaller squared error, but blurred structure.
         passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. The releases
@@ -169,7 +171,7 @@ class WhiteBox(ReconstructingAttack):
         images = []
         for index, chunk in enumerate(chunks):
             problem, slot = self._problem(chunk, observation, learned, order, unit), str(index)
-            # A finished chunk also goes on if the session says so: its slot keeps its epochs.
+            # A finished chunk continues if the session asks for it; the chunk's saved state holds its past epochs.
             others = sum(len(fitted["curve"]) for key, fitted in state.items() if key not in ("chosen", slot))
             stage = Stage(session, state, slot, others, total)
             guess, state[slot] = self._best(lower, problem, method, (priors[0], priors[1]), root + 1 + index, stage)
@@ -205,7 +207,7 @@ class WhiteBox(ReconstructingAttack):
         )
 
     def _begins(self, rows: _Rows, learned: _Own, order: str) -> str:
-        """The start that is possible: "learned", "mean", "zero" or "grey"."""
+        """The start that the adversary's data allow: "learned", "mean", "zero" or "grey"."""
         wish = self.start or ("learned" if self.recipe == "strong" else "grey")
         if learned.images is None:
             return "grey" if wish in ("learned", "mean") else wish
@@ -320,7 +322,7 @@ class WhiteBox(ReconstructingAttack):
             errors += tried_on(order, weights[order])
         best = min(range(len(errors)), key=errors.__getitem__)
         if self.order == "auto" and strong and tokens and _mixes_images(learned.lower, tried, answers[0]):
-            pair = candidates[best][1:]  # an order over a message is costly to try: with these weights only
+            pair = candidates[best][1:]  # an order over a message is costly to try, so only with these weights
             if tried_on("batch", [pair])[0] < errors[best]:
                 return "batch", *pair
         return candidates[best]

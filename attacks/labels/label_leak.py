@@ -28,7 +28,7 @@ class LabelLeak(NamingAttack):
         reference: reference of the cosine. "mean" is the mean gradient of the row's own round, which needs no
             knowledge. The sign of this mean depends on the round's majority label. So the mean is multiplied by −1 if
             it points against the sum of the earlier rounds' directions. If the common sign is wrong, it is wrong in all
-            rounds, and an AUC near 0 reveals the labels just as an AUC near 1. "labeled" is the mean unit gradient
+            rounds, and an AUC near 0 reveals the labels as well as an AUC near 1. "labeled" is the mean unit gradient
             of rows known to be positive minus the mean unit gradient of rows known to be negative (one kind may be
             missing).
         positive: the label, an integer ≥ 0, whose records get the highest scores; used with "labeled" only.

@@ -130,7 +130,8 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 
 
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
-    """Move each token, in views and in answers to queries, to its likeliest place; the places' order stays unknown.
+    """Sort the tokens of each image by place, in views and in answers to queries. Tokens of the same recognized place
+    get the same index; where this place lies in the image stays unknown.
 
     `later` query rounds are left for later use. Raises `NotApplicable` as `followed` does, and if a row mixes images.
     """

@@ -128,7 +128,7 @@ def own_tokens(
         crossed = gathered([released, *(asker.images(some) for _ in range(again))], asker.rows)
         keep, _ = shares_kept(ordered[: len(released)], crossed.tokens, asker.rows, noise > 0)
     in_order = placed > (_IN_ORDER if noise else KEEPS_ALL)
-    if noise:  # the victims' tokens have it, too
+    if noise:  # the victims' tokens have this noise, too
         ordered = ordered + noise**0.5 * torch.randn(ordered.shape, generator=draws, device=ordered.device)
     return OwnTokens(tokens=ordered, patches=patches, keep=keep, in_order=in_order)
 

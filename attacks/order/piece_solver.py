@@ -1,4 +1,4 @@
-"""From tokens to places: the decoded content of a token, and the search for the best arrangement of a message."""
+"""Decodes the content of tokens, and searches for the best arrangement of a message's tokens."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class PieceDecoder:
         def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> ShownRows:
             if n * t * numbers > TABLE_NUMBERS:
                 return lambda rows: look(own[rows])
-            table = cache(lambda: look(own))  # on first use; a recalled training has none
+            table = cache(lambda: look(own))  # made on first use; a recalled training needs no table
             return lambda rows: table()[rows]
 
         return rows_of(self.features, d + self.geometry.patch_dim), rows_of(self.edges, 2 * t)
@@ -235,7 +235,7 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    """Log-odds in [−2, log T] of pairs as neighbors, [M, 2, T, T]: the mean over softmaxes over either partner."""
+    """Log-odds in [−2, log T] of pairs as neighbors, [M, 2, T, T]: the mean of two log-softmaxes, one per partner."""
     t = scores.shape[-1]
     diagonal = torch.eye(t, dtype=torch.bool, device=scores.device)
     scores = scores.masked_fill(diagonal, -1e4)
