@@ -97,7 +97,7 @@ class Receipt(ABC):
         """
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism whose ε the `certificate` of this `release_count` states; None if it states no ε."""
+        """The mechanism whose ε the `certificate` of this `release_count` states; None if there is no such ε."""
         return None
 
     @property

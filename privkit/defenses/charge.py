@@ -204,7 +204,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, list[str]]:
-    """The mixing that may lower ε in every round, and sentences that explain it."""
+    """The mixing whose effect on ε counts in every round, and sentences that explain it."""
     mixing = receipt.mixing
     if isinstance(mixing, NoMixing):
         return mixing, []

@@ -74,8 +74,8 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
 
     A noise stage gives the chain the same ε as it has alone:
 
-    - Before it, a random function of each single image is allowed, and so is a permutation, since permutations commute
-      with iid noise and coordinate-wise clipping. A clip stage before the noise bounds the sensitivity if only
+    - Before the noise, a random function of each single image is allowed, and so is a permutation, since permutations
+      commute with iid noise and coordinate-wise clipping. A clip stage before the noise bounds the sensitivity if only
       permutations lie between the two.
     - Stages after the noise are post-processing.
     - Mixing lowers ε only if the mixing stage itself adds the noise.

@@ -61,7 +61,7 @@ def reason(error: Exception) -> str:
 @contextmanager
 def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
     """Context manager that turns an error while `place` is read into a `DataError` of one sentence, which ends in
-    `advice`. It leaves errors of exhausted memory and other `DataError` unchanged.
+    `advice`. Errors of exhausted memory, and errors that already are a `DataError`, pass unchanged.
     """
     try:
         yield

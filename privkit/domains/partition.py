@@ -180,7 +180,7 @@ class ClientPartition:
     ([0.25, 0.75], [2])
     """
 
-    rows: Tensor  # int64 [n, most images of a client]; smaller clients repeat their images cyclically
+    rows: Tensor  # int64 [n, most images of a client]; clients with fewer images repeat them cyclically
     sizes: Tensor  # int64 [n], images of each client, ≥ 1
 
     @property

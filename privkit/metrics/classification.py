@@ -41,7 +41,8 @@ def _unknown(value: float, n: int, within: tuple[float, float], reason: str) -> 
 
 
 def _error_limit(n: int, looks: int = 1) -> float:
-    """Clopper–Pearson's upper limit of an error rate after n ≥ 1 trials without error; `looks` of them hold jointly."""
+    """Clopper–Pearson's upper limit of an error rate after n ≥ 1 trials without error. If `looks` such limits are
+    computed, all of them hold together at the confidence level."""
     return 1 - float(((1 - _CONFIDENCE) / (2 * looks)) ** (1 / n))
 
 

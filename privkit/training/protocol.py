@@ -90,7 +90,7 @@ class SplitProtocol(Checked):
 
     @property
     def stacked(self) -> bool:
-        """Tell whether upper segments form a `Stacked`, as those of several servers or of standalone clients do."""
+        """Whether upper segments are copies in a `Stacked` module: for several servers, or clients that train alone."""
         return self.upper == "own" or self.servers > 1
 
     @property
