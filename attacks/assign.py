@@ -59,7 +59,7 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
 
 
 def sinkhorn_with_slack(odds: Tensor) -> Tensor:
-    """Probabilities of matches between L slots and T tokens, [N, L, T], if a slot or a token may also have no match.
+    """Probabilities of matches between L slots and T tokens, [N, L, T], if slots and tokens can also stay unmatched.
 
     `odds` are the log-odds of each match against no match; L may be 0. One minus a row's or column's sum is its
     probability of having no match.

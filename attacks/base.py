@@ -186,7 +186,7 @@ class Mounting(Generic[Held, Output]):
     """An attack's declaration of the conditions under which an audit must run it.
 
     Control experiments test an attack: it must succeed on an easy release, and must fail on pure noise. `Held` is the
-    class of the attack's observation, and `Output` the class of its result.
+    class of the attack's observation, and `Output` is the class of its result.
 
     Attributes:
         passes: number ≥ 1 of times that the clients must send the attacked images.
@@ -298,8 +298,8 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
 
     The first line that applies decides:
     - "malicious": the attack takes over the training, or plants records in it (canaries);
-    - "weights_and_many_passes", "many_passes": it needs the records sent several times, with or without the clients'
-      weights;
+    - "weights_and_many_passes": it needs the records sent several times, and the clients' weights;
+    - "many_passes": it needs the records sent several times;
     - "weights": it knows the clients' weights;
     - "query": it queries the clients or the trained model;
     - "passive": all other attacks.

@@ -102,7 +102,7 @@ def escalated(
     most: int,
     unit: str = "epochs",
 ) -> tuple[_Result, Escalation]:
-    """Run an attack. While it fails and may still improve, continue from its saved state with twice the work.
+    """Run an attack. While it fails but could still improve, continue from the saved state with twice the work.
 
     `run` makes the same calls with the same random draws each time, so `fit` skips work that the session already holds;
     an attack that is killed during a doubling resumes within this doubling. `judged` says whether a result beats

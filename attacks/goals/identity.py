@@ -101,7 +101,7 @@ class Then(nn.Module):
 
 
 class Marked(nn.Module):
-    """A lower segment for control experiments: its tokens [N, T, D] reveal their record, and with `places` their place.
+    """A lower segment for control experiments: each token [N, T, D] reveals its record and, with `places`, its place.
 
     Each token is extended by a random projection of the mean of its record's tokens, so an attack that sorts tokens by
     record must succeed. With `places`, a code of the token's place follows, like a position embedding.

@@ -239,7 +239,7 @@ def observe(
 def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
     """For each of N images, the index of the guess that the best assignment in its round gives to it: int64 [N].
 
-    A defense that mixes images may exchange their places within a round of `batch_size` images. The assignment with the
+    A defense that mixes images can exchange their places within a round of `batch_size` images. The assignment with the
     smallest total MSE undoes this. The assignment uses the true images, so an adversary who has to sort the guesses
     reaches at most the resulting scores.
 

@@ -67,10 +67,10 @@ class FSHA(ReconstructingAttack):
     for pixels in [0, 1]; it says nothing about the clients' images or the discriminator. The strong recipe gives labels
     to the discriminator if the server's own images also have labels.
 
-    A defense may mix records with public weights. Then the pilot's releases are mixed with the weights of each round
-    before the discriminator compares them, so the gradient at the cut reaches each mixed record. At the end, each
-    record's release is computed from the mixed releases of all passes and then decoded. The decoder learns from the
-    pilot's releases after the same treatment (`Unmixed`).
+    If a defense mixes records with public weights, the pilot's releases are mixed with the weights of each round before
+    the discriminator compares them, so the gradient at the cut reaches each mixed record. At the end, each record's
+    release is computed from the mixed releases of all passes and then decoded. The decoder learns from the pilot's
+    releases after the same treatment (`Unmixed`).
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the Tiger", §4 and the authors' released settings, with
     the penalty of Gulrajani et al. 2017, Eq. 3.

@@ -42,7 +42,7 @@ _NUMBERS_AT_ONCE = 2**24
 class Fingerprints(ReconstructingAttack):
     """Find the client and place of each token in a shuffled mixture, by the distributions of each client's tokens.
 
-    A token is a released vector that stands for one patch of an image. A released row may mix the tokens of k images.
+    A token is a released vector that stands for one patch of an image. A released row can mix the tokens of k images.
 
     The adversary sends its own images many times. The tokens that recur whenever the same client sends an image form
     the image's unordered set; maps from the image's content to its tokens (`TokenMaps`) give the places of these
@@ -54,8 +54,8 @@ class Fingerprints(ReconstructingAttack):
 
     Attributes:
         images: largest number ≥ 1 of the adversary's images that are sent.
-        sets: number ≥ 1 of these images whose token sets are collected; for this, every client sends each of them 5·k
-            times if rows mix k images.
+        sets: number ≥ 1 of these images whose token sets are collected; for this, every client sends each of these
+            images 5·k times if rows mix k images.
         repeats: number ≥ 1; each image is sent `repeats`·k times by every client to read its tokens.
         components: number ≥ 1 of inputs of each client's regression, divided equally among an image's tokens; the
             inputs are each token's largest principal components.

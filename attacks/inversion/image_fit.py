@@ -23,7 +23,7 @@ _COOLED = 0.5  # share of the cooling of the assignment that a further cycle ski
 HOME = 2.0  # nats in favor of a token's own row, as if batch shuffling of ten images kept .4 of the tokens there
 RESTART_NOISE = 0.25
 _EDGE = 0.02  # least distance of the initial pixels from 0 and 1, where a sigmoid's gradient vanishes
-_SHRINKAGE = 0.1  # share of the pooled covariance in each place's covariance, since a corner may always be black
+_SHRINKAGE = 0.1  # share of the pooled covariance in each place's covariance, since a corner can be black in all images
 _PLACE_CHANNELS = 32  # principal components in which the places' Gaussians are fitted
 PLACE_NUMBERS = 2**24  # most numbers in memory at a time, 64 MiB in float32; this limit changes no result
 

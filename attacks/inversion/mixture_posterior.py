@@ -39,7 +39,7 @@ class MixturePosterior(ReconstructingAttack):
     noise. Least squares over all rows of the adversary's images give all maps M_c at once, so the other images in a row
     do not act as noise. Rows of one image at one client share e, so the residuals of held-out images separate the
     covariance of e from the noise. The guess is the conditional mean of an image given all rows in which it was mixed,
-    solved jointly with the other images in these rows. Weights may differ between positions, as in CutMix. Rows may
+    solved jointly with the other images in these rows. Weights can differ between positions, as in CutMix. Rows can
     also hold a single image.
 
     Attributes:

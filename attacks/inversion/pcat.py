@@ -116,7 +116,7 @@ class PCATTraining(SimulatorTraining[PCAT]):
     def pretense(self, own: Tensor, simulated: Tensor, recorded: Tensor) -> Tensor:
         """The pseudo-client's loss: the cross-entropy of its releases, plus their discrepancy from recorded rows."""
         labels = given(self.given.own_labels)[own]
-        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # the segment may change its input
+        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # the segment can change its input
         if self.attack.mmd_weight:
             loss = loss + self.attack.mmd_weight * mk_mmd(self.given.rows[recorded], simulated)
         return loss

@@ -52,9 +52,9 @@ class PosteriorMean(ReconstructingAttack):
             principal components; the number n of the other releases must be at least `passes`.
         passes: how many times R ≥ 1 the same attacked images were sent, one complete sending after another.
         components: largest number ≥ 1 of principal components.
-        epochs: number ≥ 0 of epochs over the adversary's images without one held-out round; 0 for the mean image. The
-            result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). If the last
-            error is over 5 % larger than the smallest error, the network with the smallest error is used.
+        epochs: number ≥ 0 of epochs over the adversary's images, of which one round is held out; 0 for the mean image.
+            The result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). If the
+            last error is over 5 % larger than the smallest error, the network with the smallest error is used.
         width: number ≥ 1 of units in each of two hidden layers.
         mirror: whether mirrored copies of the training images are also sent and learned from; for natural images.
         contrast: weight ≥ 0 of the contrastive error relative to the squared error; each is divided by the error of a

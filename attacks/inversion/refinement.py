@@ -1,7 +1,8 @@
 """A small residual network that refines an attack's guesses at images.
 
 It learns from guesses at the adversary's images by models that were fitted without these images: only such guesses have
-errors like those at attacked images. The loss may also reward guesses that identify their image (`GuessError`).
+errors like those at attacked images. Optionally, the loss also rewards guesses that identify their image
+(`GuessError`).
 """
 
 from __future__ import annotations

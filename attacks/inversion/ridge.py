@@ -36,8 +36,8 @@ class Ridge(ReconstructingAttack):
 
     A release is the smashed data that clients send for an image. A release of at most 2,000 numbers is used in full:
     without noise, its small components hold fine lines. A larger release is projected on its largest principal
-    components. If the adversary knows the client of each released row, the attack may fit one regression per client; it
-    does so if this guesses held-out images better. The network learns from guesses at images that were left out of the
+    components. If the adversary knows the client of each released row, and one regression per client guesses held-out
+    images better, the attack uses one per client. The network learns from guesses at images that were left out of the
     regression: only their errors resemble the errors at attacked images. In table rows, each category is one number,
     and the category with the largest number is guessed.
 
@@ -146,7 +146,7 @@ class Ridge(ReconstructingAttack):
 
 
 def as_numbers(records: Tensor, columns: Sequence[int]) -> Tensor:
-    """Encode table rows [N, C] as numbers [N, P], categories one-hot; without `columns`, flatten records [N, ...]."""
+    """Encode table rows [N, C] as numbers [N, P], with one-hot categories; without `columns`, flatten [N, ...]."""
     if not columns:
         return records.flatten(1)
     cells = zip(records.unbind(1), columns, strict=True)

@@ -122,7 +122,7 @@ class SDARTraining(SimulatorTraining[SDAR]):
         attack, upper, count = self.attack, given(self.given.upper), len(rows)
         simulated = self._sent(self.parts["simulator"](images), draws)
         adversarial, fooled, push = self._discriminate("releases", rows, theirs, simulated.detach(), labels)
-        classified = functional.cross_entropy(upper(simulated.clone()), labels)  # the segment may change its input
+        classified = functional.cross_entropy(upper(simulated.clone()), labels)  # the segment can change its input
         towards = (simulated * (attack.lambda1 * push)).sum()
         self._learn("simulator", classified + towards)
         total = classified.detach() + attack.lambda1 * fooled + adversarial

@@ -124,7 +124,7 @@ class SeenTokens(ReconstructingAttack):
 def _in_place(view: View) -> tuple[Tensor, Tensor]:
     """Assign the tokens of a release to its images, if the tokens are in their places.
 
-    A released row may mix k images, with public weights. Returns its tokens, repeated for each image and divided by
+    A released row can mix k images, with public weights. Returns its tokens, repeated for each image and divided by
     their weight, [N·k, T, D]; and bool [N·k, T], True for a token that comes from this image alone. Raises
     `NotApplicable` if weights are hidden, or every position sums several images.
 

@@ -302,7 +302,7 @@ def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tup
 
 
 def _read(means: WordMeans, tokens: Tensor, noise: float) -> Tensor:
-    """Find the likeliest word of each token alone, int64 [N, T]; `tokens` [N, T, D] lack the shift of their place."""
+    """Find the likeliest word for each token alone, int64 [N, T]; `tokens` [N, T, D] lack the shift of their place."""
     return _likeliest(means, tokens.flatten(0, 1)[None], noise, 1)[1].view(tokens.shape[:2])
 
 

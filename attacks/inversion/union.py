@@ -34,7 +34,7 @@ class Union(ReconstructingAttack):
     """Collect the tokens of each record over several passes (the same records sent again), and decode the set.
 
     A token is a released vector that stands for one patch of an image, or for one word. If tokens are dropped, each
-    pass may add tokens that other passes dropped. If a released row holds the tokens of several records in a hidden
+    pass can add tokens that other passes dropped. If a released row holds the tokens of several records in a hidden
     order, a token belongs to the one record that is in all rows with this token. The attack assumes that the server
     knows which released rows of different passes hold the same record, that the lower segment does not change, and that
     tokens are released without noise.

@@ -139,7 +139,7 @@ def records_alone(
 
 
 def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View]]) -> Tensor:
-    """Arrange guesses [R, C, H, W] at records by the rows of each round's first pass and the images in each row."""
+    """Arrange guesses [R, C, H, W] at records like each round's first pass: row by row, image by image in a row."""
     parts = zip(images.split([len(view.smashed) for view in views]), rounds, strict=True)
     return torch.cat([part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in parts])
 
@@ -147,8 +147,8 @@ def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
     """Find the adversary's image behind each record of an unmixed round: indices, int64, ordered as `records_of_rows`.
 
-    If weights are secret, clients are numbered arbitrarily; then a record is taken for the image that was sent in most
-    of its rows. Raises `NotApplicable` if records and images do not match one to one.
+    If weights are secret, clients are numbered arbitrarily; then the image that was sent in most of a record's rows
+    counts as the image of this record. Raises `NotApplicable` if records and images do not match one to one.
     """
     seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])

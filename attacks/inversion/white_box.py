@@ -77,17 +77,16 @@ class WhiteBox(ReconstructingAttack):
         learning_rate: learning rate > 0 of Adam, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1];
             in "strong" 0.5 with "sigmoid" and otherwise 0.1.
         total_variation: weight ≥ 0 of total variation relative to the matching error, which is divided by the release's
-            variance. "strong" takes the value that is best on the adversary's images, or 0.1 if the adversary cannot
-            query.
+            variance. "strong" takes the value that is best on the adversary's images, or 0.1 without queries.
         l2: weight ≥ 0 of the mean squared distance from the start. "strong" takes the value that is best on the
-            adversary's images, or 0 (0.3 for mixed images) if the adversary cannot query.
+            adversary's images, or 0 (0.3 for mixed images) without queries.
         restarts: number ≥ 1 of starts for each attacked image, all but the first with added noise; the result with the
             smallest objective is kept.
-        order: order of released tokens. "known": tokens are in their places. "shuffled" or "batch": tokens are shuffled
-            within each image or within each message, and their order is also optimized. "guessed": a random order is
-            drawn once before the optimization. "auto": the best of "known" and "shuffled" on the adversary's images;
-            also of "batch" if tokens come back in rows of other images and a message has at most 1,024 tokens. Without
-            queries, or if tokens are mixed, "auto" is "known".
+        order: order of released tokens. "known": tokens are in their places. "shuffled": tokens are shuffled within
+            each image, and their order is also optimized. "batch": the same, within each message. "guessed": a random
+            order is drawn once before the optimization. "auto": the best of "known" and "shuffled" on the adversary's
+            images; also of "batch" if tokens come back in rows of other images and a message has at most 1,024 tokens.
+            Without queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature ≥ 0 of the final order, in nats. At 0 each place gets one token (Hungarian); above 0 it
             gets a blend of likely tokens (Sinkhorn), which has a smaller squared error, but blurred structure.
         passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. The releases
@@ -99,7 +98,7 @@ class WhiteBox(ReconstructingAttack):
     release's variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4.
     The curve does not show the error of the images.
 
-    If the attack fails, an audit may continue it (`privkit.attacks.escalate`) in cycles. A cycle has as many steps as
+    If the attack fails, an audit can continue it (`privkit.attacks.escalate`) in cycles. A cycle has as many steps as
     all earlier cycles together, and starts from their images with a new learning-rate schedule. For each image (or
     group of images that share tokens) the version with the smaller objective is kept.
 
@@ -363,7 +362,7 @@ def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
 
 
 def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
-    """Whether to search the order of tokens over whole messages: tokens of queried images came back in other rows.
+    """Whether to search token orders over whole messages: true if tokens of queried images came back in other rows.
 
     The search needs an undefended lower segment that outputs tokens, and messages of unmixed images with at most 1,024
     tokens.

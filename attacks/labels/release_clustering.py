@@ -201,7 +201,7 @@ def _apart(rows: Tensor, centers: Tensor, signed: bool) -> Tensor:
 
 
 def _along(rows: Tensor, others: Tensor) -> Tensor:
-    """Turn each row that points against its partner in `others` to its opposite."""
+    """Reverse each row that points against its partner in `others`."""
     return torch.where((rows * others).sum(1, keepdim=True) < 0, -rows, rows)
 
 

@@ -31,8 +31,8 @@ class TailInversion(NamingAttack):
     is the client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
 
     Attributes:
-        on: "direction" of the gradient, or "line", the direction up to its sign, which defenses such as `max_norm` may
-            reverse; with two labels, both have the same line.
+        on: "direction" of the gradient, or "line", the direction up to its sign, since defenses such as `max_norm` can
+            reverse the sign. If there are only two labels, both have the same line.
         positive: the label, an integer ≥ 0, whose records get the highest scores.
         epoch: the attacked epoch of training, a number counted from 0.
 

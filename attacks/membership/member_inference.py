@@ -22,7 +22,7 @@ class MemberInference(Checked, Attack[MembershipObservation, Scores]):
     Attributes:
         score: "loss" (members have lower losses), "lira" (likelihood ratio of the label's confidence against shadow
             models with and without the image) or "rmia" (the label's probability divided by its mean over shadow
-            models). If the attack fails, an audit may double the number of shadow models (`privkit.attacks.escalate`).
+            models). If the attack fails, an audit can double the number of shadow models (`privkit.attacks.escalate`).
         shadows: number of shadow models for "lira" and "rmia", even and ≥ 4. Each model is trained on half of the
             candidates, and each candidate is in the training data of half of the models.
 

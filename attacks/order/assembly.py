@@ -226,8 +226,8 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 def starts(puzzles: Puzzles) -> list[Places]:
     """Arrangements from which to start the search: the piece in each place, int64 [M, S].
 
-    The first uses the scores of pieces in places. For one picture there are three more, from the scores of neighboring
-    pairs, with different weights of the matches; and eight random ones.
+    The first uses the scores of pieces in places. If the puzzle has one picture, three more use the scores of
+    neighboring pairs, with different weights of the matches, and eight are random.
     """
     first = [assign(puzzles.unary)]
     if puzzles.frame.pictures > 1:

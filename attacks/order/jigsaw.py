@@ -92,8 +92,8 @@ class Jigsaw(ReconstructingAttack):
             shuffle mixes the images of a message, a token that recurs in one row is assigned to the row's image
             (`gathered`), and fewer tokens are left to sort. This needs messages of the same images each time.
 
-    The auxiliary images, with their tokens and patches, may fill 2 GiB; the attack leaves out further images. (1,783
-    images fit if an image has 196 tokens and patches of 768 numbers each.)
+    The auxiliary images, with their tokens and patches, are limited to 2 GiB; the attack leaves out further images.
+    (1,783 images fit if an image has 196 tokens and patches of 768 numbers each.)
 
     Source: the attack that Yao et al., patch shuffling, Table IV, leaves unspecified; pixel compatibility by Gallagher
     2012, search after Pomeranz et al. 2011 and Yu et al. 2016.

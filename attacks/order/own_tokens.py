@@ -263,7 +263,7 @@ def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: in
 def noise_of(ordered: Tensor, released: Tensor, size: int) -> float:
     """The variance of the noise in each number of a token, from the same tokens without and with noise, [N, T, D].
 
-    Their order within a message of `size` rows may differ. Noise as small as rounding gives 0.
+    Their order within a message of `size` rows can differ. Noise as small as rounding gives 0.
     """
     copies = copy_distance(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     apart = 2 * float(ordered.flatten(0, 1).var(0, correction=0).sum())

@@ -158,7 +158,7 @@ class SetDecoder(Decoder):
 
 
 class MessageDecoder(SetDecoder):
-    """A `SetDecoder` that places all tokens of a round together: a patch may come from another image's row.
+    """A `SetDecoder` that places all tokens of a round together: a patch's token can lie in another image's row.
 
     It is meant for batch shuffling, which moves some tokens of an image to rows of other images. A training step with n
     tokens takes O(n³) operations and about 500·n² bytes, so the decoder suits rounds of about a thousand tokens; `of`
