@@ -142,7 +142,7 @@ def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechani
 def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
     """Whether each round is mixed exactly as the computed ε assumes, and the server learns the mixing weights.
 
-    False if a group is larger than assumed. False, too, if positions that are left over after an equal division go to
+    False if a group is larger than assumed. Also False if positions that are left over after an equal division go to
     random clients, because then no client has the largest share in every round.
     """
     if isinstance(receipt.mixing, NoMixing) or receipt.mixed_by == "server":

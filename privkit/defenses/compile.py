@@ -193,7 +193,7 @@ def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
 
 
 def _rank(made: Certificate) -> int:
-    """Rank of a claim, 0 for the strongest: privacy of the release, then of labels, a count of orders, and nothing."""
+    """Rank of a claim from 0, the strongest: privacy of the release, privacy of labels, a count of orders, nothing."""
     if made.kind == "differential_privacy":
         return 0 if made.covers == "release" else 1
     return 2 if made.kind == "permutation_count" else 3

@@ -89,7 +89,7 @@ _Row = TypeVar("_Row")
 
 
 class BadRow(Exception):
-    """Raised for an unusable row of a file; the message says what is wrong, and `cure` how to repair the row."""
+    """Raised for an unusable row of a file; the message says what is wrong, and `cure` says how to repair the row."""
 
     def __init__(self, problem: str, cure: str) -> None:
         super().__init__(problem)
