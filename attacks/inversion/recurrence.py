@@ -36,7 +36,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether tokens keep their positions, so two releases [N, T, D] of the same images agree best there."""
+    """Whether tokens keep their positions: at equal positions, two releases [N, T, D] of the same images agree best."""
     if first.shape[1] < 2:
         return True
     costs = distances(first, second)

@@ -200,8 +200,7 @@ class _Search(Resumable):
         return int((self._left() <= self._means.least).sum())
 
     def hedged(self) -> Tensor:
-        """The guess, int64 [N, T]; masked words that explain little are replaced by the commonest word of their
-        place."""
+        """The guess, int64 [N, T]; masked words that explain little become the commonest word of their place."""
         found, left = self.guess.clone(), self._left()
         for place, common in enumerate(self._means.common if self._effects is not None else ()):
             other = self.guess.clone()
