@@ -1,4 +1,4 @@
-"""Assignments of tokens to places or images: soft (by Sinkhorn's iteration), cheapest, and with capacities."""
+"""Assign tokens to places or images: softly (Sinkhorn's iteration), at the least total cost, or T tokens per image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
     with torch.autocast(tokens.device.type, enabled=False):  # differences of large numbers need float32
         tokens, targets = tokens.float(), targets.float()
         ones, others = tokens.square().sum(-1).unsqueeze(-1), targets.square().sum(-1).unsqueeze(-2)
-        table = tokens @ targets.transpose(-1, -2)  # in place from here on: there may be 10,000 of each
+        table = tokens @ targets.transpose(-1, -2)  # changed in place from here on: n and m can be 10,000
         return table.mul_(-2).add_(ones).add_(others).clamp_(min=0)
 
 
@@ -59,7 +59,7 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
 
 
 def sinkhorn_with_slack(odds: Tensor) -> Tensor:
-    """Probabilities of matches between L slots and T tokens, [N, L, T], if a slot or a token may also have no match.
+    """Probabilities of matches between L slots and T tokens, [N, L, T], if slots and tokens can also stay unmatched.
 
     `odds` are the log-odds of each match against no match; L may be 0. One minus a row's or column's sum is its
     probability of having no match.
@@ -74,7 +74,7 @@ def sinkhorn_with_slack(odds: Tensor) -> Tensor:
     if not slots:
         return odds
     none = odds.new_zeros(n, 1)
-    columns = -odds.amax(1).clamp_min(0) / 2  # the solution for a single candidate; from zero it takes many steps
+    columns = -odds.amax(1).clamp_min(0) / 2  # the solution for a single candidate; a start at zero takes many steps
     rows = odds.new_zeros(n, slots)
     for _ in range(_SLACK_STEPS):
         rows = -torch.cat([odds + columns.unsqueeze(1), none.unsqueeze(1).expand(-1, slots, 1)], 2).logsumexp(2)
@@ -89,7 +89,7 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
     """
     from scipy.optimize import linear_sum_assignment  # imported here, since most attacks need no assignment
 
-    # each group is solved exactly, once in many steps: batched approximate solvers were not needed
+    # Exact, group by group: attacks call this once in many steps, so a faster approximate solver was not needed.
     return np.stack([linear_sum_assignment(table)[1] for table in costs]).astype(np.int64)
 
 
@@ -100,7 +100,7 @@ def hungarian(costs: Tensor) -> Tensor:
 
 
 def cheapest_in_order(costs: Tensor) -> Tensor:
-    """The cheapest places for L tokens that keep their order: int64 [N, L], ascending, from costs [N, L, T ≥ L].
+    """The cheapest places for L tokens whose order is kept: int64 [N, L], ascending, from costs [N, L, T ≥ L].
 
     Source: dynamic programming over places (Bellman 1957), like Viterbi's path.
     """
@@ -138,7 +138,7 @@ def by_capacity(logits: Tensor, capacity: int) -> Tensor:
         image = wish.gather(1, asked.unsqueeze(1)).squeeze(1)
         liking = logits.gather(1, image.unsqueeze(1)).squeeze(1)
         order = (-liking).argsort(stable=True)
-        order = order[image[order].argsort(stable=True)]  # by image, its best first
+        order = order[image[order].argsort(stable=True)]  # sorted by image; an image's best tokens come first
         count = torch.bincount(image, minlength=b)
         first = (count.cumsum(0) - count)[image[order]]
         refused = order[torch.arange(k, device=logits.device) - first >= capacity]

@@ -1,4 +1,4 @@
-"""The attack contract: what an adversary observes (never the truth), how an attack is mounted, and what it returns."""
+"""The contract of an attack: what the adversary observes (never the truth), how to mount it, and what it returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privkit.shared.threat_models import ThreatModel
 
 
 class NotApplicable(Exception):
-    """Raised if the attack cannot run on these recorded messages with this knowledge; the error's text says why."""
+    """Raised if the attack cannot run on these messages with this adversary's knowledge; the error's text says why."""
 
 
 class AttackDiverged(Exception):
@@ -36,7 +36,8 @@ class View:
         clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty seat. A seat is a place in the
             group of clients whose records are mixed into a row. A server that forms the groups and returns each
             client's gradient knows the seats; None if the adversary does not know them. Row m·N/M + b holds the b-th
-            record of each client of message m. So the adversary can link rows of records that are sent again.
+            record of each client of message m. So the adversary can link the rows in which the same record is sent
+            again.
         cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send it.
         messages: number M ≥ 1 of messages in the round; each consists of N/M consecutive rows. A defense that shuffles
             a batch moves tokens only between the rows of one message.
@@ -107,7 +108,7 @@ class TrainingClients(Protocol):
         computes from the server's view of the round. The gradient has the shape of the view's `smashed`."""
 
     def views(self) -> list[View]:
-        """Let the clients, in their present state, send the attacked images, as often as in the recording."""
+        """The views if the clients, in their present state, send the attacked images as often as in the recording."""
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizers and random states, from which a killed attack can be resumed."""
@@ -122,7 +123,7 @@ class Observation:
 
     Attributes:
         image_shape: shape of one private record, (C, H, W) for images; the model's architecture reveals it.
-        batch_size: number ≥ 1 of records per round over all clients, a number that the server sees.
+        batch_size: number ≥ 1 of records per round over all clients; the server sees this number.
         views: the recorded rounds. If the records are sent several times, all rounds of the first sending come first.
     """
 
@@ -148,7 +149,7 @@ class Scores:
 
 
 class Session(Protocol):
-    """Object to which a long attack reports its progress and saves its state, so that it can resume after a kill."""
+    """Object to which a long attack reports progress and saves its state, so that a killed attack can be resumed."""
 
     def load(self) -> dict[str, Any] | None:
         """State of the last `save`, or None on a fresh start."""
@@ -163,7 +164,7 @@ class Session(Protocol):
         return
 
     def report(self, done: int, total: int, value: float) -> None:
-        """Report that `done` of `total` epochs are finished; `value` is the objective after the last one."""
+        """Report that `done` of `total` epochs are finished; `value` is the objective after epoch number `done`."""
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
@@ -185,7 +186,7 @@ class Mounting(Generic[Held, Output]):
     """An attack's declaration of the conditions under which an audit must run it.
 
     Control experiments test an attack: it must succeed on an easy release, and must fail on pure noise. `Held` is the
-    class of the attack's observation, and `Output` the class of its result.
+    class of the attack's observation, and `Output` is the class of its result.
 
     Attributes:
         passes: number ≥ 1 of times that the clients must send the attacked images.
@@ -193,7 +194,7 @@ class Mounting(Generic[Held, Output]):
             attack sets `epochs`.
         start: the same attack without training and search; None if none exists, or if this attack is already untrained.
         control: function from the number of training steps in an epoch to the attack that replaces this one in control
-            experiments; None for this attack itself.
+            experiments; None if this attack runs there unchanged.
         control_side: largest side in pixels of the images in control experiments; None for unchanged images.
         ignores_views: whether the attack is a constant guess, which needs no control experiments.
         domains: kinds of records that the attack reconstructs, such as "images", or "any".
@@ -297,8 +298,8 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
 
     The first line that applies decides:
     - "malicious": the attack takes over the training, or plants records in it (canaries);
-    - "weights_and_many_passes", "many_passes": it needs the records sent several times, with or without the clients'
-      weights;
+    - "weights_and_many_passes": it needs the records sent several times, and the clients' weights;
+    - "many_passes": it needs the records sent several times;
     - "weights": it knows the clients' weights;
     - "query": it queries the clients or the trained model;
     - "passive": all other attacks.

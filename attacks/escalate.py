@@ -17,7 +17,7 @@ _ERRORS = "errors"
 
 @dataclass(frozen=True, kw_only=True)
 class Escalation:
-    """The outcome of doubling a failed attack's work, again and again: its errors, and the reason for the end."""
+    """The outcome of doubling a failed attack's work again and again: the errors, and why the doubling ended."""
 
     # "won"; "stopped": two doublings did not lower the error; "limit": no further doubling is allowed; "untrained": the
     # attack has no training; "failed": a doubling failed, and the result before it counts; "on": more work follows
@@ -39,7 +39,8 @@ class Escalation:
 
     @property
     def sentence(self) -> str:
-        """A sentence on the work beyond the attack's budget and why it ended; empty if it succeeded within the budget.
+        """A sentence on the work beyond the budget and on why it ended; empty if the attack succeeded within the
+        budget.
 
         >>> Escalation(ended="won", errors=(0.08, 0.04), epochs=20).sentence
         'the attack failed at its budget, went on to 2 times its work (20 epochs, error 0.0800, 0.0400) and won'
@@ -101,13 +102,13 @@ def escalated(
     most: int,
     unit: str = "epochs",
 ) -> tuple[_Result, Escalation]:
-    """Run an attack. While it fails and may still improve, continue from its saved state with twice the work.
+    """Run an attack. While it fails but could still improve, continue from the saved state with twice the work.
 
     `run` makes the same calls with the same random draws each time, so `fit` skips work that the session already holds;
-    an attack that is killed during a doubling resumes in it. `judged` says whether a result beats constant guesses, and
-    gives its error ≥ 0. `most` is the largest number of doublings, and `unit` names the unit of work that
-    `Session.goes_on` counts. An error of `run` within its budget is raised; if a later doubling diverges or needs data
-    that this adversary lacks, the result before it is returned.
+    an attack that is killed during a doubling resumes within this doubling. `judged` says whether a result beats
+    constant guesses, and gives its error ≥ 0. `most` is the largest number of doublings, and `unit` names the unit of
+    work that `Session.goes_on` counts. An error of `run` within its budget is raised; if a later doubling diverges or
+    needs data that this adversary lacks, the result before it is returned.
     """
     further = _Further(session or NoSession())
     before: tuple[_Result, int] | None = None

@@ -163,7 +163,8 @@ def fit_doubling(
 class Stage:
     """The session of one stage of an attack, whose state lies under the key `slot` in the attack's state.
 
-    It reports the whole attack's progress: the stage begins after `before` of `total` epochs (None for the last stage).
+    It reports the whole attack's progress: the stage begins after `before` of `total` epochs. In the last stage,
+    `total` may be None.
     """
 
     def __init__(

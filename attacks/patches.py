@@ -32,8 +32,8 @@ class Geometry:
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> Geometry:
         """Read the layout from a release [N, T, D] or [N, D, h, w] and from the images' shape (C, H, W).
 
-        With one token more than a square number, the first is a class token. Raises `NotApplicable` if patches are not
-        square.
+        If the number of tokens is a square number plus one, the first token is a class token. Raises `NotApplicable` if
+        patches are not square.
         """
         _, h, w = image_shape
         front = class_tokens(release)

@@ -95,7 +95,7 @@ def why_untuned(attack: AnyAttack) -> str:
 
 def _same_adversary(attack: Any, name: str, value: object) -> bool:
     """Whether an attack with another value of one field needs the same knowledge and the same number of passes."""
-    with suppress(ValueError):  # the value may not be allowed together with the other fields
+    with suppress(ValueError):  # the other fields can forbid this value
         other = replace(attack, **{name: value})
         return known_to(other) == known_to(attack) and other.mounting.passes == attack.mounting.passes
     return True

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from privkit.attacks.base import Scores
 
-CONTROL_STEPS = 100  # training steps of an attack in its controls, if it names no other number
+CONTROL_STEPS = 100  # training steps of an attack in its controls, if the attack names no other number
 _PLANTED_AUC = 0.9  # least AUC on a planted leak
 _NOISE_AUC = 0.1  # largest distance of the AUC from 1/2 on noise
 

@@ -167,10 +167,11 @@ class Cast:
 
 
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
-    """Return the attack's version for controls, which has few training steps; without one, return the attack itself.
+    """Return the attack's version for controls, which has few training steps. If there is none, return the attack
+    itself.
 
-    The number of steps in an epoch is computed from the number `own` of the adversary's records, without a held-out
-    tenth (at least one batch), and multiplied by `shorter`.
+    The number of steps in an epoch is computed from the number `own` of the adversary's records and multiplied by
+    `shorter`. A tenth of these records (at least one batch) is held out and does not count.
     """
     control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
     return attack if control is None else control(max(1, round(shorter * an_epoch)))

@@ -52,7 +52,7 @@ class Defended:
 
     name: str
     undone: frozenset[str] = frozenset()  # effects of the defense that an attack must undo; see `Mounting.undoes`
-    # function from the shape of a record to the clients, which may raise `NotApplicable`; None if `why_not` is given
+    # function: shape of a record -> clients (it can raise `NotApplicable`); None if `why_not` is given
     clients: Callable[[tuple[int, ...]], ControlClients] | None = None
     why_not: str = ""  # the reason why no control experiment can use the defense
     own: bool = False  # whether a part of the defense is the user's own code, with output of unknown scale
@@ -82,8 +82,8 @@ class Undefended:
 def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: Tensor) -> Tensor:
     """Project a change of the records onto the directions that change the release (to first order).
 
-    These directions are the row space of the release's derivative at `records` [N, ...]. The rest of the change leaves
-    every number of the release as it is, even if all random numbers are fixed. So guesses are judged by their projected
+    These directions are the row space of the release's derivative at `records` [N, ...]. With all random numbers fixed,
+    the rest of the change leaves every number of the release unchanged. So guesses are judged by their projected
     errors.
 
     Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).
@@ -91,7 +91,7 @@ def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: T
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
         at = records.detach().clone().requires_grad_()
         out = release(at)
-        if not out.requires_grad:  # it does not depend on the records
+        if not out.requires_grad:  # the release does not depend on the records
             return torch.zeros_like(direction)
         dual = torch.zeros_like(out, requires_grad=True)
         (pulled,) = torch.autograd.grad(out, at, dual, create_graph=True)

@@ -32,7 +32,7 @@ class Goal:
     untuned: str = "only attacks that reconstruct records are tuned"
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:
-        """The kinds of records, such as "images", that an `attack` reconstructs; empty for other goals."""
+        """The kinds of records, such as "images", that an `attack` reconstructs; empty unless `reconstructs`."""
         return attack.mounting.domains if self.reconstructs else ()
 
 

@@ -10,8 +10,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.patches import Geometry, patchify
 
-_CODE = 8  # numbers of the vector that stands for a cell of a table
-_MARK = 32  # numbers of each mark of a token; with 8, `jigsaw` did not find a token's record in a hundred steps
+_CODE = 8  # length of the vector that stands for a cell of a table
+_MARK = 32  # length of each mark of a token; with 8, `jigsaw` did not find a token's record in a hundred steps
 
 
 def identity_lower(
@@ -19,9 +19,9 @@ def identity_lower(
 ) -> nn.Module:
     """Build a lower segment for control experiments that outputs the record itself, in a shape like the real release's.
 
-    Images become patch tokens, feature maps or vectors, like the release; with `as_tokens`, patch tokens instead of
-    feature maps. A token sequence becomes its numbers. In table rows (`columns` as in `ImageObservation`), each
-    category is replaced by a code (a fixed random vector), since its number means nothing.
+    Images become patch tokens, feature maps or vectors, like the release; with `as_tokens`, they become patch tokens
+    instead of feature maps. A token sequence becomes its numbers. In table rows (`columns` as in `ImageObservation`),
+    each category is replaced by a code (a fixed random vector), since the numbering of categories has no meaning.
     """
     if columns:
         return _Codes(columns, by_place=release.ndim == 3)
@@ -48,7 +48,7 @@ def _patches(side: int) -> nn.Module:
 class _Numbers(nn.Module):
     """A lower segment that outputs the numbers of a record or, with `by_place`, a vector for each of them.
 
-    Integers then become codes of 16 numbers, since neighboring ids have no similar meaning.
+    Integers then become codes of 16 numbers, since words with neighboring ids need not have similar meanings.
     """
 
     def __init__(self, by_place: bool) -> None:
@@ -68,7 +68,7 @@ class _Codes(nn.Module):
     """A lower segment that outputs each field of a table row as a vector of 8 numbers, or all of them as one vector.
 
     A category's vector is its random code; a number x in a dense (numeric) column becomes the column's code times 1 +
-    x. A second code of the column is added to both.
+    x. In both cases, a second code of the column is added.
     """
 
     def __init__(self, columns: tuple[int, ...], by_place: bool) -> None:
@@ -90,7 +90,7 @@ class _Codes(nn.Module):
 
 
 class Then(nn.Module):
-    """A lower segment followed by a function, for a defense that needs tokens of some width, or numbers in bounds."""
+    """A lower segment followed by a function, for a defense that needs tokens of a given width or bounded numbers."""
 
     def __init__(self, lower: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Then(nn.Module):
 
 
 class Marked(nn.Module):
-    """A lower segment for control experiments: its tokens [N, T, D] reveal their record, and with `places` their place.
+    """A lower segment for control experiments: each token [N, T, D] reveals its record and, with `places`, its place.
 
     Each token is extended by a random projection of the mean of its record's tokens, so an attack that sorts tokens by
     record must succeed. With `places`, a code of the token's place follows, like a position embedding.

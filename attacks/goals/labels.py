@@ -144,7 +144,7 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
     with torch.no_grad():
         upper.weight.copy_(torch.randn(upper.weight.shape, generator=draws) / 16)
         upper.bias.zero_()
-        upper.bias[attack.positive] = -2.0  # so that its rows have the longer gradients
+        upper.bias[attack.positive] = -2.0  # so that rows of the positive label have the longer gradients
     positive = torch.rand(_CONTROL_ROUNDS, _CONTROL_ROWS, generator=draws) < (0.3 if of_other else 0.6)
     beside = torch.randint(1, 3, positive.shape, generator=draws) if mounting.labeled else 1
     labels = torch.where(positive, attack.positive, (attack.positive + beside) % upper.out_features)

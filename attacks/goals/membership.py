@@ -24,10 +24,11 @@ Fit = Callable[[Tensor, Tensor, Generator], Predict]
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipObservation(Observation):
-    """Holds the data of an adversary who infers which records took part in training: a trained model, N candidates.
+    """Holds the data of an adversary who infers which of N candidates took part in training.
 
     Attributes:
-        candidates: images [N, C, H, W] in [0, 1]; the attack asks which of them are members, i.e. were trained on.
+        candidates: images [N, C, H, W] in [0, 1]; the attack asks which of them are members, i.e. images on which the
+            model was trained.
         candidate_labels: labels of the candidates, int64 [N].
         predict: the attacked model as a function: images [N, C, H, W] -> logits [N, L] for L labels.
         fit: function (images, labels, generator) -> a function like `predict`. It trains a shadow model, i.e. a model

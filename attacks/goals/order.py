@@ -27,8 +27,8 @@ def order_scores(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tens
     """The share of each image's tokens for which the guessed order is right: measure -> float64 [N] in [0, 1].
 
     Measures are "direct" (right place), "membership" (right image) and, if T is a square number, "neighbor" (right
-    neighbors in the grid). `truth` is like `Permutation.source`; with `kinds` from `equal_tokens`, equal tokens may be
-    swapped.
+    neighbors in the grid). `truth` is like `Permutation.source`; with `kinds` from `equal_tokens`, a swap of equal
+    tokens counts as right.
 
     >>> import torch
     >>> truth = torch.arange(4).unsqueeze(0)

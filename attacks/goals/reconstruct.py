@@ -84,14 +84,14 @@ class ImageObservation(Observation):
 
     def of_usual_size(self) -> ImageObservation:
         """Return the observation with all releases multiplied by one power of 2, so that their standard deviation is
-        about 1. If it lies in [1/8, 8] already, nothing changes.
+        about 1. If the standard deviation lies in [1/8, 8] already, nothing changes.
         """
         unit = usual_unit(torch.cat([view.smashed.flatten() for view in self.views]))
         return self if unit == 1 else self.seen_through(lambda view: replace(view, smashed=view.smashed * unit))
 
 
 class _Changed:
-    """A query with changed views in its answers. It counts rounds if the query does (`Counted`)."""
+    """A query with changed views in its answers. It counts rounds if the original query counts them (`Counted`)."""
 
     def __init__(self, ask: Query, change: Callable[[View], View]) -> None:
         self._ask: Any = ask
@@ -193,7 +193,7 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
 
 
 def whole_rounds(attack: AnyAttack, observation: ImageObservation, least: int, most: int | None = None) -> Tensor:
-    """Take whole rounds of the adversary's first `most` images; `NotApplicable` for fewer than `least` rounds."""
+    """Whole rounds of at most `most` of the adversary's images; raises `NotApplicable` for under `least` rounds."""
     batch, own = observation.batch_size, given(observation.auxiliary)[:most]
     if len(own) < least * batch:
         raise NotApplicable(
@@ -239,9 +239,9 @@ def observe(
 def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
     """For each of N images, the index of the guess that the best assignment in its round gives to it: int64 [N].
 
-    A defense that mixes images may exchange their places within a round of `batch_size` images. The assignment with the
-    smallest total MSE undoes this. It uses the true images, so an adversary who has to sort the guesses reaches at most
-    the resulting scores.
+    A defense that mixes images can exchange their places within a round of `batch_size` images. The assignment with the
+    smallest total MSE undoes this. The assignment uses the true images, so an adversary who has to sort the guesses
+    reaches at most the resulting scores.
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
     """

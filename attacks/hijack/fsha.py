@@ -29,7 +29,8 @@ _RECIPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FSHA(ReconstructingAttack):
-    """Hijack the training, as a malicious server, so that the clients' releases resemble those of its own encoder.
+    """Hijack the training, as a malicious server, so that the clients' releases resemble the output of the server's
+    encoder.
 
     A release is the smashed data that a client sends. A discriminator learns to distinguish the clients' releases from
     the releases of the server's encoder (the "pilot"), and its gradient is sent to the clients. A decoder, trained with
@@ -55,21 +56,21 @@ class FSHA(ReconstructingAttack):
             clients' lower segments, whose architecture is known. "strong" derives it from the range of the first
             release before the attack; "released" takes "linear".
         noise: standard deviation ≥ 0 of Gaussian noise added to the pilot's releases, so that the decoder learns to
-            denoise; for clients that add such noise. With noise 0 and keep 1, the pilot's releases go through the
+            denoise; meant for clients that add such noise. With noise 0 and keep 1, the pilot's releases go through the
             server's copy of the defense (`ImageObservation.imitate`).
-        keep: probability in (0, 1] with which each number of the pilot's noisy releases is kept; others become 0. For
-            clients that mask in the same way.
+        keep: probability in (0, 1] with which each number of the pilot's noisy releases is kept; others become 0. Meant
+            for clients that mask in the same way.
         passes: how many times ≥ 1 the same attacked images are sent after the attack; all rounds of the first sending
             come first.
 
     A tenth of the server's images is held out. The result's `curve` is the MSE of pilot and decoder on these images,
     for pixels in [0, 1]; it says nothing about the clients' images or the discriminator. The strong recipe gives labels
-    to the discriminator if the server's own images have labels, too.
+    to the discriminator if the server's own images also have labels.
 
-    A defense may mix records with public weights. Then the pilot's releases are mixed with the weights of each round
-    before the discriminator compares them, so the gradient at the cut reaches each mixed record. At the end, each
-    record's release is computed from the mixed releases of all passes and then decoded. The decoder learns from the
-    pilot's releases after the same treatment (`Unmixed`).
+    If a defense mixes records with public weights, the pilot's releases are mixed with the weights of each round before
+    the discriminator compares them, so the gradient at the cut reaches each mixed record. At the end, each record's
+    release is computed from the mixed releases of all passes and then decoded. The decoder learns from the pilot's
+    releases after the same treatment (`Unmixed`).
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the Tiger", §4 and the authors' released settings, with
     the penalty of Gulrajani et al. 2017, Eq. 3.

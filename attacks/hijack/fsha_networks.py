@@ -39,8 +39,8 @@ def hijacking_networks(
     The weights are drawn from torch's global generator. One image's release has the shape (C, H, W), (T, D) for tokens
     of patches, or (D,); raises `NotApplicable` if T is not a square number. The first convolution has `width` channels
     (64 in the authors' code), later ones up to four times as many. The encoder's last activation is `end` (linear in
-    the authors' code). The discriminator reads `classes` labels and has `blocks` residual blocks; for vectors, half of
-    this number, with linear layers.
+    the authors' code). The discriminator reads `classes` labels and has `blocks` residual blocks; for vectors, it has
+    half as many blocks, of linear layers.
 
     Source: Pasquini et al. 2021, the authors' networks by split level: linear strided convolutions, transposed
     convolutions that end in tanh, and a discriminator of six residual blocks without normalization. The sizes of image
@@ -93,7 +93,7 @@ class _ReleaseDiscriminator(nn.Module):
             if max(maps[1:]) <= _SMALL_SIDE:
                 body.append(nn.Conv2d(channels, wide, 3, 1, 1))
             else:
-                body.pop()  # a residual block begins with its own
+                body.pop()  # a residual block begins with an activation
             body += [_ResidualRelease(wide) for _ in range(blocks)]
             body += [nn.Conv2d(wide, wide, 3, 2, 1), nn.Flatten()]
             features = wide * ceil(side / 2) * ceil(narrow / 2)

@@ -225,8 +225,8 @@ def _told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """Choose the last activation of the server's encoder: its range contains all released numbers. So no discriminator
-    recognizes the encoder's releases by their range."""
+    """Choose a last activation for the server's encoder whose range contains all released numbers, so that no
+    discriminator recognizes the encoder's releases by their range."""
     if released.min() >= 0:
         return "relu"
     return "tanh" if released.abs().max() <= 1 else "linear"

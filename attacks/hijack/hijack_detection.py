@@ -26,8 +26,8 @@ class SplitGuard(Checked):
 
     The client decides by its `policy`. "fast": it notices the attack if score number `patience` is below the threshold;
     no other score counts. "average": from score number max(`patience`, `group`) on, it notices if the mean of the
-    newest `group` scores is below the threshold. "voting": consecutive groups of `group` scores are averaged; from the
-    same number of scores on, it notices at the end of a group if most means are below the threshold.
+    newest `group` scores is below the threshold. "voting": consecutive groups of `group` scores are averaged; also from
+    score number max(`patience`, `group`) on, it notices at the end of a group if most means are below the threshold.
 
     Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4, and the policies of its evaluation. The score is σ(α·S)^β
     with S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) + d(R₁,R₂) + ε). F are the batches with wrong labels, R the

@@ -65,7 +65,8 @@ class Adaptive(ReconstructingAttack):
     If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
     (`own_tokens`). Then it shuffles these tokens itself instead of sending messages, and the decoder starts with the
     map from tokens to patches. If tokens cannot be read, the adversary sends its messages anew in each epoch. The
-    result's note says which of the two was done. A public block that clients run after the defense is undone first.
+    result's note says which of the two methods was used. A public block that clients run after the defense is undone
+    first.
 
     Attributes:
         passes: number R ≥ 2 of passes; the recorded rounds come pass after pass.
@@ -85,7 +86,7 @@ class Adaptive(ReconstructingAttack):
             horizontal flips).
         align: whether "average" matches tokens with their copies; None decides by a trial on the adversary's images.
         read: largest number ≥ 0 of the adversary's images whose tokens are read by queries; None for all. If a shuffle
-            mixes the images of a message, this takes at least one message for each image.
+            mixes the images of a message, reading an image takes at least one message.
 
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
     all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, both for
@@ -360,7 +361,7 @@ def _read(
 ) -> tuple[OwnTokens, Geometry]:
     """Read the tokens of the adversary's images by queries, after `asked` other rounds; also return the patch layout.
 
-    Raises `NotApplicable` if tokens cannot be read, are too few for training, or may be assigned to wrong patches.
+    Raises `NotApplicable` if tokens cannot be read, are too few for training, or seem to be assigned to wrong patches.
     """
     view, least = observation.views[0], 2 * observation.batch_size
     geometry = checked_geometry(observation, "reading own tokens")
@@ -384,8 +385,8 @@ def _explained_variance(own: OwnTokens) -> float:
     """Return the share ≤ 1 of the variance of images' mean patches that a linear map from tokens to patches explains.
 
     A small share indicates that tokens were assigned to wrong patches. The map is fitted to the tokens of half of the
-    images and their supposed patches. It is tested on the mean patch of each other image, which does not depend on the
-    order of tokens.
+    images and their supposed patches. The map is tested on the mean patch of each other image, which does not depend on
+    the order of tokens.
     """
     half = len(own.tokens) // 2
     patches = own.patches[half:].mean(1)

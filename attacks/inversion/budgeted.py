@@ -1,4 +1,4 @@
-"""How an audit runs attacks whose number of epochs may come from the audit's budget."""
+"""How an audit runs attacks whose number of epochs can come from the audit's budget."""
 
 from __future__ import annotations
 

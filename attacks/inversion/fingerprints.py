@@ -31,7 +31,7 @@ _SENT = 5  # mean number of times that each token of a collected set is sent
 _RECUR = 0.5  # least share of the adversary's tokens that appear again in another sending
 _FEWEST = 50  # least number of complete token sets of each client
 _COMPONENTS = 128  # most components of tokens
-_SHRUNK = 1e-6  # share of the mean variance that is added to each; small, since small variances distinguish places
+_SHRUNK = 1e-6  # share of the mean variance added to each variance; small, since small variances distinguish places
 _TRIED = 2  # rounds of the adversary's images that are attacked as a test
 _TOLD = 0.5  # least share of tokens whose client must be found, on a scale from 0 (chance) to 1 (all)
 _NOBODY = 1e9  # cost of assigning a token to an empty seat
@@ -42,19 +42,20 @@ _NUMBERS_AT_ONCE = 2**24
 class Fingerprints(ReconstructingAttack):
     """Find the client and place of each token in a shuffled mixture, by the distributions of each client's tokens.
 
-    A token is a released vector that stands for one patch of an image. A released row may mix the tokens of k images.
+    A token is a released vector that stands for one patch of an image. A released row can mix the tokens of k images.
 
     The adversary sends its own images many times. The tokens that recur whenever the same client sends an image form
-    the image's unordered set; maps from the image's content to its tokens (`TokenMaps`) give their places. These maps
-    then locate the tokens in all released rows of the adversary's images, which gives a distribution of tokens for each
-    client and place. By these distributions, each token of an attacked row gets its most likely client and place. A
-    regression for each client guesses images from these tokens, as in `SeenTokens`. The attacked images need to be sent
-    only once. If clients share a lower segment, their tokens have no marks, and the attack is not applicable.
+    the image's unordered set; maps from the image's content to its tokens (`TokenMaps`) give the places of these
+    tokens. These maps then locate the tokens in all released rows of the adversary's images, which gives a distribution
+    of tokens for each client and place. By these distributions, each token of an attacked row gets its most likely
+    client and place. A regression for each client guesses images from these tokens, as in `SeenTokens`. The attacked
+    images need to be sent only once. If clients share a lower segment, their tokens have no marks, and the attack is
+    not applicable.
 
     Attributes:
         images: largest number ≥ 1 of the adversary's images that are sent.
-        sets: number ≥ 1 of these images whose token sets are collected, from 5·k sendings by every client if rows mix k
-            images.
+        sets: number ≥ 1 of these images whose token sets are collected; for this, every client sends each of these
+            images 5·k times if rows mix k images.
         repeats: number ≥ 1; each image is sent `repeats`·k times by every client to read its tokens.
         components: number ≥ 1 of inputs of each client's regression, divided equally among an image's tokens; the
             inputs are each token's largest principal components.
@@ -151,7 +152,7 @@ class _Client:
 
     @classmethod
     def of(cls, tokens: Tensor, there: Tensor, expected: Tensor, images: Tensor, most: int) -> _Client:
-        """Fit to tokens [n, T, q] in place; `expected` [n, T, q] replaces tokens missing in `there`, bool [n, T]."""
+        """Fit to tokens [n, T, q] at T places; `expected` [n, T, q] replaces tokens missing in `there`, bool [n, T]."""
         whole = torch.where(there.unsqueeze(2), tokens, expected.float())
         return cls(PlaceLaws.fit(whole, whole.shape[2], _SHRUNK), Covariances.of(whole, images, most))
 
@@ -164,7 +165,7 @@ class _Rows:
     still: bool  # whether tokens lie in their places
 
     def known(self, maps: Sequence[TokenMaps], shown: PatchFeatures) -> tuple[Tensor, Tensor]:
-        """Find each token's image among k mixed images (seat) and its place, int64 [N, L] each, knowing the images."""
+        """Find each token's seat (its image among k mixed images) and place, int64 [N, L] each, for known images."""
         return self._assigned(
             lambda client, row, seat: maps[client].costs(self.tokens[row], shown.all[self.images[row, seat]])
         )
@@ -194,7 +195,7 @@ class _Rows:
         return torch.cat(seats), torch.cat(places)
 
     def placed(self, maps: Sequence[TokenMaps], shown: PatchFeatures, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each client's mean token of n images at each place, [n, T, q], and whether any was seen, [n, T]."""
+        """Yield each client's mean token of n images at each place, [n, T, q], and whether it is known, [n, T]."""
         seat, place = self.known(maps, shown)
         client, image = self.clients.gather(1, seat), self.images.gather(1, seat)
         for number in range(len(maps)):
@@ -208,7 +209,7 @@ class _Rows:
     def agreement(
         self, maps: Sequence[TokenMaps], shown: PatchFeatures, clients: Sequence[_Client]
     ) -> tuple[float, float]:
-        """Shares in [0, 1] of tokens whose image, and whose place, are the same in `read` and in `known`."""
+        """The share of tokens with the same image in `read` as in `known`, and the share with the same place."""
         pairs = zip(self.known(maps, shown), self.read(clients), strict=True)
         owners, places = (float((known == read).float().mean()) for known, read in pairs)
         return owners, places

@@ -22,10 +22,10 @@ _EXPLAINED = 1e-4
 _COOLED = 0.5  # share of the cooling of the assignment that a further cycle skips: tokens then have their places
 HOME = 2.0  # nats in favor of a token's own row, as if batch shuffling of ten images kept .4 of the tokens there
 RESTART_NOISE = 0.25
-_EDGE = 0.02  # start's least distance from 0 and 1, where a sigmoid's gradient vanishes
-_SHRINKAGE = 0.1  # share of the pooled covariance in each place's covariance, since a corner may always be black
+_EDGE = 0.02  # least distance of the initial pixels from 0 and 1, where a sigmoid's gradient vanishes
+_SHRINKAGE = 0.1  # share of the pooled covariance in each place's covariance, since a corner can be black in all images
 _PLACE_CHANNELS = 32  # principal components in which the places' Gaussians are fitted
-PLACE_NUMBERS = 2**24  # most numbers at a time, 64 MiB in float32; it changes no result
+PLACE_NUMBERS = 2**24  # most numbers in memory at a time, 64 MiB in float32; this limit changes no result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class ImageFit(Resumable):
 
     def __init__(
         self,
-        lower: nn.Module,  # the lower segment of `frozen`
+        lower: nn.Module,  # the lower segment, as `frozen` returns it
         problem: Problem,  # the rows
         method: Method,  # the recipe
         # weights of total variation and of the mean squared distance from the anchor, for all rows or [N] each
@@ -193,7 +193,7 @@ class ImageFit(Resumable):
 
 @torch.no_grad()
 def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method: Method, progress: float) -> Tensor:
-    """Move released tokens to the positions that suit the present images: a blend (Sinkhorn), or one token each."""
+    """Move tokens to the positions that suit the present images: a position gets a blend (Sinkhorn), or one token."""
     n, tokens, channels = problem.smashed.shape
     group = problem.group
     released = problem.smashed.reshape(n // group, group * tokens, channels)
@@ -221,7 +221,7 @@ class PlaceModel:
 
     @classmethod
     def fit(cls, examples: Tensor) -> PlaceModel:
-        """Fit the model to the ordered tokens of M ≥ 2 images, [M, T, D], in chunks: there may be millions of them."""
+        """Fit the model to the ordered tokens of M ≥ 2 images, [M, T, D], in chunks, since M can be millions."""
         m, t, d = examples.shape
         parts = examples.split(max(1, PLACE_NUMBERS // (t * d)))
         mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)

@@ -43,12 +43,12 @@ class JigsawWhiteBox(ReconstructingAttack):
         epochs: number ≥ 0 of epochs of the inversion, of a hundred steps each; 0 returns its initial images, in the
             solved order. None for the default of `WhiteBox`.
         total_variation: weight ≥ 0 of the total-variation prior of images. None takes the value that is best on some of
-            the adversary's images if it can query, else 0.1.
+            the adversary's images, or 0.1 if the adversary cannot query.
         l2: weight ≥ 0 of the mean squared distance from the initial images. None takes the value that is best on some
-            of the adversary's images if it can query, else 0.
+            of the adversary's images, or 0 if the adversary cannot query.
 
-    Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither the paper nor the code
-    describes it.
+    Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither the paper nor its code
+    describes this combination.
     """
 
     name: ClassVar[str] = "jigsaw_white_box"

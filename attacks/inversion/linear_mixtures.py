@@ -30,7 +30,7 @@ class Mixtures:
     def of(cls, same: Sequence[View]) -> Mixtures:
         """Set up the equations from several releases of the same records (one view each), mixed with different weights.
 
-        Raises `NotApplicable` if records are mixed and the adversary does not know which records, or which weights.
+        Raises `NotApplicable` if records are mixed and the adversary does not know whose records, or their weights.
         """
         seats = torch.stack([_clients_of_seats(view) for view in same]).flatten(0, 1)  # [E, k], at each place
         batch = len(same[0].smashed) // same[0].messages
@@ -50,7 +50,8 @@ class Mixtures:
 
         `noise` is the variance > 0 of the release's noise, divided by that of the smashed data. Returns the smashed
         data [n·B, ...] of n clients with B records each (row c·B + b is client c's b-th record), and the explained
-        share of the variance, float64 [n·B, T or 1]: 1 if determined, 0 for a position that was never sent.
+        share of the variance, float64 [n·B, T or 1]: 1 if the equations determine the data, 0 for a position that was
+        never sent.
 
         Source: ridge regression (Hoerl and Kennard 1970), which is the posterior mean for Gaussian noise and a Gaussian
         prior.
@@ -185,7 +186,7 @@ class Unmixed:
 
 
 def _labels_of_records(rounds: Sequence[Sequence[View]]) -> Tensor | None:
-    """Solve for each record's label, int64, from mixed labels; None if labels are missing or do not determine it."""
+    """Solve for each record's label, int64, from mixed labels; None if these are missing or do not determine it."""
     if rounds[0][0].mixed == 1:
         return labels_of([same[0] for same in rounds])
     solved = []

@@ -123,7 +123,7 @@ class LinkedRows:
     def of(cls, same: Sequence[View]) -> LinkedRows:
         """Link the mixed releases of several passes (one view each) by the records that they mix.
 
-        Raises `NotApplicable` if it is hidden which clients are mixed, or with which weights.
+        Raises `NotApplicable` if the mixed clients or the weights are hidden.
         """
         check_public(same)
         batch = len(same[0].smashed) // same[0].messages

@@ -127,7 +127,7 @@ class Equations:
         return equations
 
     def maps(self) -> Tensor:
-        """Solve for the map M of each client, [K, f, T·D]: an image's features times M are its smashed data there."""
+        """Solve for each client's map M, [K, f, T·D]: an image's features times M give this client's smashed data."""
         solved = []
         for gram, right in zip(self._gram.flatten(1, 2).flatten(2), self._right.flatten(1, 2), strict=True):
             regular = gram.double()

@@ -39,7 +39,7 @@ class MixturePosterior(ReconstructingAttack):
     noise. Least squares over all rows of the adversary's images give all maps M_c at once, so the other images in a row
     do not act as noise. Rows of one image at one client share e, so the residuals of held-out images separate the
     covariance of e from the noise. The guess is the conditional mean of an image given all rows in which it was mixed,
-    solved jointly with the other images in these rows. Weights may differ between positions, as in CutMix. Rows may
+    solved jointly with the other images in these rows. Weights can differ between positions, as in CutMix. Rows can
     also hold a single image.
 
     Attributes:
@@ -49,13 +49,13 @@ class MixturePosterior(ReconstructingAttack):
             so that the equations have at most 2²⁶ coefficients.
         played: how many times ≥ 1 each of the adversary's images is attacked as a test, which gives examples to the
             network.
-        epochs: number ≥ 0 of epochs in which a network learns to correct the Gaussian model's guesses; 0 keeps them.
+        epochs: number ≥ 0 of epochs in which a network learns to correct the Gaussian model's guesses; 0 leaves the
+            guesses unchanged.
         width: number ≥ 1 of units in each of the network's two hidden layers.
 
     Raises:
-        NotApplicable: by `run`, if it is hidden which clients are mixed or with which weights, if the adversary's
-            images fill fewer than three rounds, if a release has more than 8,192 numbers, or if an answer is not
-            finite.
+        NotApplicable: by `run`, if the mixed clients or the weights are hidden, if the adversary's images fill fewer
+            than three rounds, if a release has more than 8,192 numbers, or if an answer is not finite.
 
     Four models are fitted, each without a quarter of the adversary's images. The models' errors at left-out images
     resemble their errors at attacked images; a residual network learns to correct them. The network does not learn from

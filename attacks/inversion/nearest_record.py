@@ -119,8 +119,8 @@ def _unmasked(view: View) -> tuple[Tensor, Tensor]:
 def _nearest_releases(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor, power: float = 2.0) -> Tensor:
     """Find for each row of `seen` [N, ...] the nearest of M `releases` [M, ...]: its index, int64 [N].
 
-    The distance is the mean squared difference over the numbers that were masked in neither: `known` (for rows) and
-    `kept` (for releases) are 1 there. Without masks, `power` may be another exponent of the differences than 2.
+    The distance is the mean squared difference over the numbers that are masked in neither; unmasked numbers are 1 in
+    `known` (for rows) and `kept` (for releases). `power` is the exponent of the differences; with masks it is 2.
     """
     rows, there, others, theirs = (part.flatten(1).float() for part in (seen, known, releases, kept))
     whole = bool((there == 1).all()) and bool((theirs == 1).all())

@@ -25,9 +25,9 @@ class PCAT(Checked, Attack[ImageObservation, Reconstruction]):
     """Train a pseudo-client, whose releases the server's segment classifies correctly, and a decoder of its releases.
 
     A release is the smashed data that a client sends. The pseudo-client, a substitute for the client, maps the
-    adversary's labeled images to releases. It is trained with each saved state of the server's segment in turn, which
-    must classify these releases correctly. The decoder learns to reconstruct images from these releases, and then
-    decodes the clients' releases. The attack sends no queries, so clients cannot notice it.
+    adversary's labeled images to releases. During its training, each saved state of the server's segment in turn must
+    classify these releases correctly. The decoder learns to reconstruct images from these releases, and then decodes
+    the clients' releases. The attack sends no queries, so clients cannot notice it.
 
     Attributes:
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
@@ -116,7 +116,7 @@ class PCATTraining(SimulatorTraining[PCAT]):
     def pretense(self, own: Tensor, simulated: Tensor, recorded: Tensor) -> Tensor:
         """The pseudo-client's loss: the cross-entropy of its releases, plus their discrepancy from recorded rows."""
         labels = given(self.given.own_labels)[own]
-        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # the segment may change its input
+        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # the segment can change its input
         if self.attack.mmd_weight:
             loss = loss + self.attack.mmd_weight * mk_mmd(self.given.rows[recorded], simulated)
         return loss

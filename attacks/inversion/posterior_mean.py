@@ -21,7 +21,7 @@ from privkit.torch_utils.seeded import seeded
 
 _POWER_ITERATIONS = 4
 _BOUNDS = (inf, 2.0, 1.0, 0.5, 0.25)  # bounds of a released number, in its standard deviations around its mean
-_WORTH = 1.05  # least ratio of signal-to-noise with and without a clamp for which numbers are clamped
+_WORTH = 1.05  # numbers are clamped only if this multiplies the signal-to-noise ratio by at least this factor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,9 @@ class PosteriorMean(ReconstructingAttack):
             principal components; the number n of the other releases must be at least `passes`.
         passes: how many times R ≥ 1 the same attacked images were sent, one complete sending after another.
         components: largest number ≥ 1 of principal components.
-        epochs: number ≥ 0 of epochs over the adversary's images without one held-out round; 0 for the mean image. The
-            result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). If the last
-            error is over 5 % larger than the smallest error, the network with the smallest error is used.
+        epochs: number ≥ 0 of epochs over the adversary's images, of which one round is held out; 0 for the mean image.
+            The result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). If the
+            last error is over 5 % larger than the smallest error, the network with the smallest error is used.
         width: number ≥ 1 of units in each of two hidden layers.
         mirror: whether mirrored copies of the training images are also sent and learned from; for natural images.
         contrast: weight ≥ 0 of the contrastive error relative to the squared error; each is divided by the error of a
@@ -141,7 +141,7 @@ class PosteriorMean(ReconstructingAttack):
                 squares[number] += clamped.square().sum(0)
         gains = [_signal(a, b, count) for a, b in zip(sums, squares, strict=True)] if count > 1 else [0.0]
         best = gains.index(max(gains))
-        if gains[0] > 1 or gains[best] < _WORTH * gains[0]:  # the signal is louder than the noise, or gains nothing
+        if gains[0] > 1 or gains[best] < _WORTH * gains[0]:  # the signal exceeds the noise, or a clamp helps little
             best = 0
         means = sums[best] / count
         middle = means.mean(0)

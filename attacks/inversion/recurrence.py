@@ -26,7 +26,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
     """Mean squared distance > 0 between two copies of a token: 2·σ²·D for D numbers with noise of variance σ².
 
     Both arguments, [G, n, D], hold the same n tokens in each of G groups, in any order. The squared distance between
-    the two means of a group is 1/n of the distance of copies, for any order. So no matching is needed, which would
+    the two means of a group is 1/n of the distance of copies, for any order. So no matching is needed; matching would
     underestimate the distance under strong noise. The result is at least 1e-4 of all tokens' mean squared distance.
     """
     every = torch.cat([first, second]).flatten(0, 1)
@@ -36,7 +36,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether tokens keep their positions: two releases [N, T, D] of the same images agree more at equal positions."""
+    """Whether tokens keep their positions: at equal positions, two releases [N, T, D] of the same images agree best."""
     if first.shape[1] < 2:
         return True
     costs = distances(first, second)
@@ -166,7 +166,8 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
 
 
 def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
-    """Assign tokens [M, B·T, D] to rows as in `intersected`; `visits` [M, B·T, B] are shares of passes in rows."""
+    """Assign tokens [M, B·T, D] to rows as in `intersected`; `visits` [M, B·T, B] is the share of passes in which a
+    token lay in a row."""
     m, n, rows = visits.shape
     taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)

@@ -1,7 +1,8 @@
 """A small residual network that refines an attack's guesses at images.
 
 It learns from guesses at the adversary's images by models that were fitted without these images: only such guesses have
-errors like those at attacked images. The loss may also reward guesses that identify their image (`GuessError`).
+errors like those at attacked images. Optionally, the loss also rewards guesses that identify their image
+(`GuessError`).
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Guessing(Learner):
 
 @dataclass(frozen=True, kw_only=True)
 class Refinement:
-    """Settings and training data of a correction network; models that made a guess were fitted without its image."""
+    """Settings and training data of a correction network; each guess comes from models fitted without its image."""
 
     guesses: Tensor  # [N, P] in [0, 1], guesses at N images
     truth: Tensor  # the true images, [N, P]

@@ -37,8 +37,8 @@ class Ridge(ReconstructingAttack):
 
     A release is the smashed data that clients send for an image. A release of at most 2,000 numbers is used in full:
     without noise, its small components hold fine lines. A larger release is projected on its largest principal
-    components. If the adversary knows the client of each released row, the attack may fit one regression per client; it
-    does so if this guesses held-out images better. The network learns from guesses at images that were left out of the
+    components. If the adversary knows the client of each released row, and one regression per client guesses held-out
+    images better, the attack uses one per client. The network learns from guesses at images that were left out of the
     regression: only their errors resemble the errors at attacked images. In table rows, each category is one number,
     and the category with the largest number is guessed.
 
@@ -48,7 +48,8 @@ class Ridge(ReconstructingAttack):
         repeats: how many times ≥ 1 each of the adversary's images is sent, with fresh random draws and noise.
         components: largest number ≥ 1 of principal components that are kept. None keeps all of a release of at most
             2,000 numbers, and 400 of a larger release.
-        epochs: number ≥ 0 of epochs in which a network learns to correct the regression's guesses; 0 keeps them.
+        epochs: number ≥ 0 of epochs in which a network learns to correct the regression's guesses; 0 leaves the guesses
+            unchanged.
         width: number ≥ 1 of units in each of the network's two hidden layers.
         contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
             error (`GuessError`). Under a strong defense, guesses are pale and so near to all images. A larger weight
@@ -56,7 +57,8 @@ class Ridge(ReconstructingAttack):
         order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution of
             tokens fits it; these distributions are learned by following tokens over the adversary's images
             (`followed_tokens`), after a public block behind the shuffle is undone. In table rows, it puts each token in
-            the column whose tokens in the adversary's records are nearest (`field_order`). It needs `passes` = 1.
+            the column whose tokens in the adversary's records are nearest (`field_order`). "recognized" needs `passes`
+            = 1.
 
     Raises:
         NotApplicable: by `run`, if the adversary's images fill fewer than three rounds, or a table has too many
@@ -149,7 +151,7 @@ class Ridge(ReconstructingAttack):
 
 
 def as_numbers(records: Tensor, columns: Sequence[int]) -> Tensor:
-    """Encode table rows [N, C] as numbers [N, P], categories one-hot; without `columns`, flatten records [N, ...]."""
+    """Encode table rows [N, C] as numbers [N, P], with one-hot categories; without `columns`, flatten [N, ...]."""
     if not columns:
         return records.flatten(1)
     cells = zip(records.unbind(1), columns, strict=True)

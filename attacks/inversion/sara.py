@@ -43,7 +43,7 @@ class Completion(nn.Module):
         self.leave = nn.Linear(width, geometry.token_dim)
 
     def forward(self, tokens: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-        """Complete tokens [N, T, D], of which some are `absent`, bool [N, T]; return them and the decoded images."""
+        """Complete tokens [N, T, D], of which some are `absent`, bool [N, T]; return all tokens and decoded images."""
         held = torch.where(absent.unsqueeze(2), self.missing, tokens)
         filled = self.leave(self.block(self.enter(held) + self.decoder.positions))
         completed = torch.where(absent.unsqueeze(2), filled, tokens)

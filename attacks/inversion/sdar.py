@@ -118,11 +118,11 @@ class SDARTraining(SimulatorTraining[SDAR]):
         return self._step(data.images[own], labels, data.rows[recorded], theirs, draws)
 
     def _step(self, images: Tensor, labels: Tensor, rows: Tensor, theirs: Tensor | None, draws: Generator) -> Tensor:
-        """Update all four networks, each with the others' state before the step; return the sum of their losses."""
+        """Update all four networks, each given the other networks before the step; return the sum of the losses."""
         attack, upper, count = self.attack, given(self.given.upper), len(rows)
         simulated = self._sent(self.parts["simulator"](images), draws)
         adversarial, fooled, push = self._discriminate("releases", rows, theirs, simulated.detach(), labels)
-        classified = functional.cross_entropy(upper(simulated.clone()), labels)  # the segment may change its input
+        classified = functional.cross_entropy(upper(simulated.clone()), labels)  # the segment can change its input
         towards = (simulated * (attack.lambda1 * push)).sum()
         self._learn("simulator", classified + towards)
         total = classified.detach() + attack.lambda1 * fooled + adversarial

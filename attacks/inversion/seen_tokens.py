@@ -53,7 +53,8 @@ class SeenTokens(ReconstructingAttack):
         repeats: largest number of times ≥ 1 that each of the adversary's images is sent.
         components: largest number ≥ 1 of inputs of a regression, divided equally among the tokens; the inputs are each
             token's largest principal components.
-        epochs: number ≥ 0 of epochs in which a residual network learns to correct the linear guesses; 0 keeps them.
+        epochs: number ≥ 0 of epochs in which a residual network learns to correct the linear guesses; 0 leaves them
+            unchanged.
         width: number ≥ 1 of units in each of the network's two hidden layers.
         contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
             error. A larger weight identifies more images, but reconstructs them less exactly.
@@ -123,7 +124,7 @@ class SeenTokens(ReconstructingAttack):
 def _in_place(view: View) -> tuple[Tensor, Tensor]:
     """Assign the tokens of a release to its images, if the tokens are in their places.
 
-    A released row may mix k images, with public weights. Returns its tokens, repeated for each image and divided by
+    A released row can mix k images, with public weights. Returns its tokens, repeated for each image and divided by
     their weight, [N·k, T, D]; and bool [N·k, T], True for a token that comes from this image alone. Raises
     `NotApplicable` if weights are hidden, or every position sums several images.
 

@@ -187,7 +187,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         return self.held_out()
 
     def _learn_all(self, number: int) -> float:
-        """Train all networks for one pass over the auxiliary images; return the sum of losses, finite if all are."""
+        """Train all networks for one pass over the auxiliary images; return the sum of losses, finite if each is."""
         draws = Generator(self.device).manual_seed(self.root + 1 + number)  # independent of earlier epochs
         batch = min(self.attack.batch, self.train)
         steps = self.train // batch
@@ -289,7 +289,7 @@ class ByLabel:
         self.starts = self.counts.cumsum(0) - self.counts
 
     def drawn(self, wanted: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Draw an image index for each wanted label; return indices and labels: any index and −1 if no image has it."""
+        """Draw an image index for each wanted label; return indices and labels, −1 for a label that no image has."""
         inside = (wanted >= 0) & (wanted < len(self.counts))
         known = wanted.clamp(0, len(self.counts) - 1)
         usable = inside & (self.counts[known] > 0)

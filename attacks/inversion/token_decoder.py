@@ -107,7 +107,7 @@ class TokenDecoder(ReconstructingAttack):
         query, own, batch = given(observation.query), given(observation.auxiliary), observation.batch_size
         coins, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(released.device).manual_seed(coins)
-        words, own = own.to(released.device).unique(return_inverse=True)  # from here on, a word is its row of `words`
+        words, own = own.to(released.device).unique(return_inverse=True)  # a word is now an index in `words`
         padding = int((words == PADDING).nonzero().sum()) if (words == PADDING).any() else -1
         own = own[: len(own) // batch * batch]
         texts = torch.cat([own, drawn_texts(own, len(words), padding, draws)])

@@ -33,7 +33,8 @@ _SURE = 20.0
 lead."""
 _SURER = 4.0  # factor on `_SURE` from epoch to epoch
 _WIDER = 8  # factor on the number of candidates, until the exact word, which must exist, is found
-# a text is finished if its difference is at most this multiple of the median text's: all have the same noise
+# a text is finished if its difference is at most this multiple of the median text's difference: all texts have the same
+# noise
 _LIKE_OTHERS = 1.5
 _SHOWN = 3.0  # standard errors that decide whether tokens were released in their places
 
@@ -171,7 +172,7 @@ class _Search(Resumable):
         guess: guessed words, int64 [N, T], changed in place.
         candidates: number ≥ 1 of candidates in the first epoch.
         causal: whether no place depends on later places, and none is masked.
-        effects: mean token of other places for each word, [words, D]; None if no token is masked.
+        effects: for each word, the mean token at the other places of its texts, [words, D]; None if no token is masked.
     """
 
     def __init__(
@@ -199,7 +200,7 @@ class _Search(Resumable):
         return int((self._left() <= self._means.least).sum())
 
     def hedged(self) -> Tensor:
-        """The guess, int64 [N, T]; the commonest word at its place replaces a masked word that explains little."""
+        """The guess, int64 [N, T]; masked words that explain little become the commonest word of their place."""
         found, left = self.guess.clone(), self._left()
         for place, common in enumerate(self._means.common if self._effects is not None else ()):
             other = self.guess.clone()
@@ -300,7 +301,7 @@ def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tup
 
 
 def _read(means: WordMeans, tokens: Tensor, noise: float) -> Tensor:
-    """Find the likeliest word of each token alone, int64 [N, T]; `tokens` [N, T, D] lack their places' mean effect."""
+    """Find the likeliest word for each token alone, int64 [N, T]; `tokens` [N, T, D] lack the shift of their place."""
     return _likeliest(means, tokens.flatten(0, 1)[None], noise, 1)[1].view(tokens.shape[:2])
 
 

@@ -29,15 +29,15 @@ class TokenTraining(Learner):
     """Trains a network to classify tokens; an epoch returns the cross-entropy on the first `held` texts.
 
     Args:
-        network: network from standardized tokens [n, T, D], with `seen` [n, T, D + 1], to logits [n, T, L] of L labels;
-            trained in place.
+        network: network, trained in place, from standardized tokens [n, T, D] (or [n, T, D + 1] if `seen` is given) to
+            logits [n, T, L] of L labels.
         tokens: released tokens of M known texts, [M, T, D].
         labels: label of each token, int64 [M, T]; −100 for a token that does not count.
         held: number of texts that are held out, the first ones of `tokens`.
         epochs: number of epochs, which sets the learning-rate schedule.
         step_rows: number of texts per training step.
-        seen: how much of each token is seen, [M, T] from 0 to 1, which the network gets as a last number of the token;
-            None if all tokens are seen.
+        seen: how much of each token is seen, [M, T] from 0 to 1; the network gets this share as the token's last
+            number. None if all tokens are seen.
         seed: the seed of the order of texts.
 
     Attributes:

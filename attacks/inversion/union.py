@@ -34,7 +34,7 @@ class Union(ReconstructingAttack):
     """Collect the tokens of each record over several passes (the same records sent again), and decode the set.
 
     A token is a released vector that stands for one patch of an image, or for one word. If tokens are dropped, each
-    pass may add tokens that other passes dropped. If a released row holds the tokens of several records in a hidden
+    pass can add tokens that other passes dropped. If a released row holds the tokens of several records in a hidden
     order, a token belongs to the one record that is in all rows with this token. The attack assumes that the server
     knows which released rows of different passes hold the same record, that the lower segment does not change, and that
     tokens are released without noise.
@@ -174,8 +174,8 @@ class _TokenSets:
 def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
     """Sort the tokens of one round, sent in several passes, by record.
 
-    A token belongs to a record if the rows with this token have no other record in common. If a token occurs several
-    times in a row, the record gets the largest number of its copies in any row.
+    A token belongs to a record if the rows with this token have no other record in common. If rows hold several copies
+    of a token, the record gets the largest number of copies that one row holds.
 
     Args:
         same: the views of the round, one for each of P passes.

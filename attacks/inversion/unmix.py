@@ -44,7 +44,8 @@ class Unmix(ReconstructingAttack):
     the attack is not applicable.
 
     The attack assumes that a client sends the same batch in the same order in all passes (as with a fixed data order),
-    and that the lower segment does not change. Without mixing it averages the passes, also if they are masked.
+    and that the lower segment does not change. Without mixing, the attack averages the passes, also if these are
+    masked.
 
     Attributes:
         passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another.
@@ -91,9 +92,9 @@ def records_alone(
     """Separate the records of mixed releases, so that an attack on unmixed records can follow.
 
     The noise is estimated from `passes` + 1 queries. Errors are as in `Unmix`. Returns the observation as if each
-    record had been sent alone, client after client. There, the weight of a position is the share of its variance that
-    the passes explain. Also returns a function that puts guesses into the order of the observed rows and of the records
-    in them.
+    record had been sent alone, client after client. In this observation, the weight of a position is the share of its
+    variance that the passes explain. Also returns a function that puts guesses into the order of the observed rows and
+    of the records in them.
     """
     rounds = by_round(observation.views, passes, mixed=True)
     first, query = observation.views[0], given(observation.query)
@@ -104,7 +105,7 @@ def records_alone(
         return with_ratios(same, observation.batch_size // batch) if secret else same
 
     rounds = [list(told(same)) for same in rounds]
-    Mixtures.of(rounds[0])  # refuses what cannot be solved before anything is queried
+    Mixtures.of(rounds[0])  # raises an error, before any query, if the records cannot be separated
     root, module = torch.randint(2**48, (2,), generator=generator).tolist()
     own = given(observation.auxiliary)[: observation.batch_size].to(device)
     if len(own) < observation.batch_size:
@@ -138,7 +139,7 @@ def records_alone(
 
 
 def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View]]) -> Tensor:
-    """Arrange guesses [R, C, H, W] at records by the rows of each round's first pass and the images in each row."""
+    """Arrange guesses [R, C, H, W] at records like each round's first pass: row by row, image by image in a row."""
     parts = zip(images.split([len(view.smashed) for view in views]), rounds, strict=True)
     return torch.cat([part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in parts])
 
@@ -146,8 +147,8 @@ def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
     """Find the adversary's image behind each record of an unmixed round: indices, int64, ordered as `records_of_rows`.
 
-    If weights are secret, clients are numbered arbitrarily; then a record is taken for the image that was sent in most
-    of its rows. Raises `NotApplicable` if records and images do not match one to one.
+    If weights are secret, clients are numbered arbitrarily; then the image that was sent in most of a record's rows
+    counts as the image of this record. Raises `NotApplicable` if records and images do not match one to one.
     """
     seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])

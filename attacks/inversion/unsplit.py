@@ -37,19 +37,19 @@ class UnSplit(ReconstructingAttack):
             40 epochs, learning rate 0.03 for images, no L2. "released" has the authors' values: 100 + 100 steps, 1,000
             epochs, learning rate 1e-3, L2 weight 1.
         epochs: number ≥ 0 of epochs, each with steps on the images and then on the clone; 0 returns mid-grey images.
-            With None, an audit takes half of its budget of epochs, and `run` the number of `recipe`.
+            With None, an audit takes half of its budget of epochs, and `run` takes the number of `recipe`.
         learning_rate: learning rate > 0 of Adam on the images; the clone's rate is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbouring pixels, relative to the mean squared
             error.
         l2: weight ≥ 0 of the mean squared pixel value.
-        parallel: number ≥ 1 of released rows per step; if there are more, the clone is trained on parts of this size in
-            turn.
+        parallel: number ≥ 1 of released rows per step. More rows are split into parts of this size, on which the clone
+            is trained in turn.
 
     The adversary uses only the architecture of `lower`: the clone starts with random weights and statistics from the
     attack's seed. Constants of a normalization belong to the architecture. Tokens are assumed to be in order.
 
     The result's `curve` is the objective of the images after each epoch, with the matching error as a share of the
-    release's variance. It is not the error of the images, which this attack does not know.
+    release's variance. The curve does not show the error of the images.
 
     Source: Erdoğan et al. 2022, "UnSplit", Algorithm 1, and the authors' settings.
     """

@@ -56,8 +56,8 @@ class Vocabulary(ReconstructingAttack):
     cannot be found.
 
     Attributes:
-        source: "query" or "lower": the adversary gets the tokens of its texts from the defended clients, or in order
-            from the lower segment.
+        source: how the adversary gets the tokens of its texts: "query", from the defended clients; "lower", in order,
+            from the lower segment itself.
         epochs: number ≥ 0 of epochs of the network.
         width: width of the network's layers, a multiple of 4.
         passes: how many times ≥ 1 the same attacked texts were sent, one complete sending after another. The adversary
@@ -123,7 +123,7 @@ class Vocabulary(ReconstructingAttack):
             observation, to_seats = tokens_alone(observation, self.passes, words, self.name, draws)
         released = released_tokens(self, observation, fewer=self.source == "query")
         own, batch, device = given(observation.auxiliary), observation.batch_size, released.device
-        words, own = own.to(device).unique(return_inverse=True)  # from here on, a word is its row of `words`
+        words, own = own.to(device).unique(return_inverse=True)  # a word is now an index in `words`
         padding = int((words == PADDING).nonzero().sum()) if (words == PADDING).any() else -1
         texts = torch.cat([own, drawn_texts(own, len(words), padding, draws)])
         texts = texts[: len(texts) // batch * batch]
@@ -165,7 +165,7 @@ class Vocabulary(ReconstructingAttack):
                 )
                 curve = fit(training, self.epochs, session, objective="vocabulary: the held-out cross-entropy")
             costs = training.read(released, lambda logits: -logits.log_softmax(2))
-            # a token that was not released has no known word: it stands anywhere, as padding or the commonest word
+            # in place of a token that was not released, padding or the commonest word is put at the likeliest place
             blank = padding if padding >= 0 else int(own.flatten().mode().values)
             guess = functional.pad(guess, (0, missing), value=blank)
             costs = functional.pad(costs, (0, 0, 0, missing), value=log(own.shape[1]))

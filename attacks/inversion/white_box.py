@@ -77,15 +77,16 @@ class WhiteBox(ReconstructingAttack):
         learning_rate: learning rate > 0 of Adam, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1];
             in "strong" 0.5 with "sigmoid" and otherwise 0.1.
         total_variation: weight ≥ 0 of total variation relative to the matching error, which is divided by the release's
-            variance. "strong" takes the value that is best on the adversary's images if it can query, else 0.1.
+            variance. "strong" takes the value that is best on the adversary's images, or 0.1 without queries.
         l2: weight ≥ 0 of the mean squared distance from the start. "strong" takes the value that is best on the
-            adversary's images if it can query, else 0 (0.3 for mixed images).
+            adversary's images, or 0 (0.3 for mixed images) without queries.
         restarts: number ≥ 1 of starts for each attacked image, all but the first with added noise; the result with the
             smallest objective is kept.
-        order: order of released tokens: "known"; "shuffled" within each image or "batch" within each message, where the
-            order is optimized, too; "guessed" once before the optimization; or "auto", the best of "known" and
-            "shuffled" on the adversary's images. "auto" also tries "batch" if tokens come back in rows of other images
-            and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
+        order: order of released tokens. "known": tokens are in their places. "shuffled": tokens are shuffled within
+            each image, and their order is also optimized. "batch": the same, within each message. "guessed": a random
+            order is drawn once before the optimization. "auto": the best of "known" and "shuffled" on the adversary's
+            images; also of "batch" if tokens come back in rows of other images and a message has at most 1,024 tokens.
+            Without queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature ≥ 0 of the final order, in nats. At 0 each place gets one token (Hungarian); above 0 it
             gets a blend of likely tokens (Sinkhorn), which has a smaller squared error, but blurred structure.
         passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. The releases
@@ -97,7 +98,7 @@ class WhiteBox(ReconstructingAttack):
     release's variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4.
     The curve does not show the error of the images.
 
-    If the attack fails, an audit may continue it (`privkit.attacks.escalate`) in cycles. A cycle has as many steps as
+    If the attack fails, an audit can continue it (`privkit.attacks.escalate`) in cycles. A cycle has as many steps as
     all earlier cycles together, and starts from their images with a new learning-rate schedule. For each image (or
     group of images that share tokens) the version with the smaller objective is kept.
 
@@ -169,7 +170,7 @@ class WhiteBox(ReconstructingAttack):
         images = []
         for index, chunk in enumerate(chunks):
             problem, slot = self._problem(chunk, observation, learned, order, unit), str(index)
-            # A finished chunk also goes on if the session says so: its slot keeps its epochs.
+            # A finished chunk continues if the session asks for it; the chunk's saved state holds its past epochs.
             others = sum(len(fitted["curve"]) for key, fitted in state.items() if key not in ("chosen", slot))
             stage = Stage(session, state, slot, others, total)
             guess, state[slot] = self._best(lower, problem, method, (priors[0], priors[1]), root + 1 + index, stage)
@@ -205,7 +206,7 @@ class WhiteBox(ReconstructingAttack):
         )
 
     def _begins(self, rows: _Rows, learned: _Own, order: str) -> str:
-        """The start that is possible: "learned", "mean", "zero" or "grey"."""
+        """The start that the adversary's data allow: "learned", "mean", "zero" or "grey"."""
         wish = self.start or ("learned" if self.recipe == "strong" else "grey")
         if learned.images is None:
             return "grey" if wish in ("learned", "mean") else wish
@@ -320,7 +321,7 @@ class WhiteBox(ReconstructingAttack):
             errors += tried_on(order, weights[order])
         best = min(range(len(errors)), key=errors.__getitem__)
         if self.order == "auto" and strong and tokens and _mixes_images(learned.lower, tried, answers[0]):
-            pair = candidates[best][1:]  # an order over a message is costly to try: with these weights only
+            pair = candidates[best][1:]  # an order over a message is costly to try, so only with these weights
             if tried_on("batch", [pair])[0] < errors[best]:
                 return "batch", *pair
         return candidates[best]
@@ -361,7 +362,7 @@ def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
 
 
 def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
-    """Whether to search the order of tokens over whole messages: tokens of queried images came back in other rows.
+    """Whether to search token orders over whole messages: true if tokens of queried images came back in other rows.
 
     The search needs an undefended lower segment that outputs tokens, and messages of unmixed images with at most 1,024
     tokens.

@@ -31,7 +31,7 @@ class GradientMatching(NamingAttack):
 
     The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact. In
     UnSplit's setting, the surrogate has the same architecture and random weights; then the attack works only at a cut
-    before the last layer, and labels may be permuted.
+    before the last layer, and the found labels can be a permutation of the true ones.
 
     Source: Erdoğan et al. 2022, "UnSplit", §3.3, who compare the gradient of one layer.
     """

@@ -28,9 +28,9 @@ class LabelLeak(NamingAttack):
         reference: reference of the cosine. "mean" is the mean gradient of the row's own round, which needs no
             knowledge. The sign of this mean depends on the round's majority label. So the mean is multiplied by −1 if
             it points against the sum of the earlier rounds' directions. If the common sign is wrong, it is wrong in all
-            rounds, and an AUC near 0 reveals the labels just as an AUC near 1. "labeled" is the mean unit gradient
-            of rows known to be positive minus the mean unit gradient of rows known to be negative (one kind may be
-            missing).
+            rounds, and an AUC near 0 reveals the labels as well as an AUC near 1. "labeled" is the mean unit gradient
+            of rows known to be positive minus the mean unit gradient of rows known to be negative (either kind of rows
+            can be missing).
         positive: the label, an integer ≥ 0, whose records get the highest scores; used with "labeled" only.
         at: "cut" for the gradient at the cut; "lower" for each example's gradient of the lower segment's weights. An
             adversary with the segment and the images (`auxiliary`, one for each row) can compute these from the
@@ -43,7 +43,7 @@ class LabelLeak(NamingAttack):
             number selects one epoch, counted from 0, or from the end (-1 is the last). "every" attacks each epoch by
             itself.
 
-    In a balanced task positives may have longer or shorter gradients, so an AUC below 1/2 is a leak, too.
+    In a balanced task positives can have longer or shorter gradients, so an AUC below 1/2 also shows a leak.
 
     Source: Li et al. 2021, "Label leakage and protection in two-party split learning", §3 (norm and cosine);
     DP-CutMixSL §5.A, which measures both at the cut and at the lower segment. `less_own` is privkit's.

@@ -44,7 +44,7 @@ class ModelCompletion(NamingAttack):
         temperature: temperature > 0 by which the guessed labels of unlabeled records are sharpened; lower is sharper.
         mixing: value > 0 of both parameters of the beta distribution from which the ratio of mixed records is drawn.
         epoch: the epoch whose released records are attacked: a number from 0, or from the end (−1 is the last);
-            "pooled" for all together, "every" for each by itself. The lower segment is always the one after training.
+            "pooled" for all together, "every" for each by itself. The lower segment is always taken after training.
 
     The head has batch normalization, a ReLU and a linear layer. It is trained by MixMatch: guessed labels are
     sharpened, and all records are mixed in pairs. Here they are mixed at the cut, which suits records of any domain.

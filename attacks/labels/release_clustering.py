@@ -32,7 +32,7 @@ class ReleaseClustering(NamingAttack):
     Attributes:
         positive: the label, an integer ≥ 0, whose records get the highest scores.
         on: "gradient" for the direction of the returned gradient (cosine similarity), "line" for this direction up to
-            the sign, which remains under the defense `max_norm`, or "smashed" for the smashed data (Euclidean
+            the sign (the defense `max_norm` does not change the line), or "smashed" for the smashed data (Euclidean
             distance).
         named_by: how clusters get their labels: "labels", by known labels; or "likeness", by the assignment under which
             the sizes of clusters and the distances between their mean releases agree best with the adversary's images
@@ -201,7 +201,7 @@ def _apart(rows: Tensor, centers: Tensor, signed: bool) -> Tensor:
 
 
 def _along(rows: Tensor, others: Tensor) -> Tensor:
-    """Turn each row that points against its partner in `others` to its opposite."""
+    """Reverse each row that points against its partner in `others`."""
     return torch.where((rows * others).sum(1, keepdim=True) < 0, -rows, rows)
 
 

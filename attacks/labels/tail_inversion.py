@@ -23,16 +23,16 @@ class TailInversion(NamingAttack):
 
     In a U-shape, the server sends features to the clients, who hold the last layer and return the gradient. So the
     server knows the features h. If it also knows the last layer, p = softmax(Wh + b), it can compute the gradient Wᵀ(p
-    − e_y) for each label y, where e_y is 1 for label y and 0 otherwise. The sent gradient's length depends on weights
-    of records that only the clients know. So the score of a label is the cosine between its gradient and the sent
-    gradient; for the right label it is 1.
+    − e_y) for each label y, where e_y is 1 for label y and 0 otherwise. The sent gradient's length depends on the
+    weight of each record, which only the clients know. So the score of a label is the cosine between its gradient and
+    the sent gradient; for the right label it is 1.
 
     The server uses the layer's weights before training. It knows them if the model is published; a randomly drawn layer
     is the client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
 
     Attributes:
-        on: "direction" of the gradient, or "line", the direction up to its sign, which defenses such as `max_norm` may
-            reverse; with two labels, both have the same line.
+        on: "direction" of the gradient, or "line", the direction up to its sign, since defenses such as `max_norm` can
+            reverse the sign. If there are only two labels, both have the same line.
         positive: the label, an integer ≥ 0, whose records get the highest scores.
         epoch: the attacked epoch of training, a number counted from 0.
 

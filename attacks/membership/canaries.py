@@ -18,9 +18,9 @@ def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: f
     """ln p(row | canary) − ln p(row | its counterpart) for each of K canaries, float64 [K], under Gaussian noise of σ.
 
     The counterpart is sent if the canary is not inserted. All tensors are [K, ...]; `present` and `absent` are the
-    noise-free rows or gradients, `sigma` the noise's standard deviation. The log-ratio of several rounds is the sum.
-    The one-run audit of ε uses only the order of the scores. Under Gaussian noise of any σ this is the order of the
-    best test; under other noise the scores are valid, but not the best.
+    noise-free rows or gradients, and `sigma` is the noise's standard deviation. The log-ratio of several rounds is the
+    sum over the rounds. The one-run audit of ε uses only the order of the scores. Under Gaussian noise of any σ this is
+    the order of the best test; under other noise the scores are valid, but not the best.
 
     Source: Neyman and Pearson 1933; canaries that point in known directions: Andrew et al. 2023, "One-shot empirical
     privacy estimation", and Steinke et al. 2023.

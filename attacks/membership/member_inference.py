@@ -22,7 +22,7 @@ class MemberInference(Checked, Attack[MembershipObservation, Scores]):
     Attributes:
         score: "loss" (members have lower losses), "lira" (likelihood ratio of the label's confidence against shadow
             models with and without the image) or "rmia" (the label's probability divided by its mean over shadow
-            models). If the attack fails, an audit may double the number of shadow models (`privkit.attacks.escalate`).
+            models). If the attack fails, an audit can double the number of shadow models (`privkit.attacks.escalate`).
         shadows: number of shadow models for "lira" and "rmia", even and ≥ 4. Each model is trained on half of the
             candidates, and each candidate is in the training data of half of the models.
 
@@ -92,7 +92,7 @@ def confidence(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
-    """Membership scores by likelihood ratios: is the model's statistic more likely if it was trained with the example?
+    """Membership scores by likelihood ratios: is the statistic more likely if the model was trained with the example?
 
     The statistic's distributions, with and without the example, are estimated from at least two shadow models each.
     Both are normal, with a mean for each example and one variance for all ("fixed variance"), which suits few models.
@@ -113,8 +113,8 @@ def rmia(target: Tensor, shadow: Tensor) -> Scores:
     """Membership scores: the logarithm of the true label's probability divided by its mean over shadow models.
 
     Half of the shadow models are trained on each example. RMIA scores an example by the share of other examples whose
-    ratio is smaller by a factor. This share grows with the ratio, so the ratio itself gives the same AUC and the same
-    rates. `target` [N] and `shadow` [S, N] are `confidence`.
+    ratio is smaller by a given factor. This share grows with the ratio, so the ratio itself gives the same AUC and the
+    same rates. `target` [N] and `shadow` [S, N] are `confidence`.
 
     Source: Zarifzadeh et al. 2024, "Low-cost high-power membership inference attacks", Eqs. 3 and 4.
     """

@@ -1,1 +1,1 @@
-"""Attacks that recover an order: which token came from which image, and from which place in it."""
+"""Attacks that recover an order: which token came from which image, and from which place in this image."""

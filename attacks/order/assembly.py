@@ -38,7 +38,7 @@ class Frame:
 
     @cached_property
     def neighbors(self) -> Places:
-        """The places left of, right of, above and below each of S places, int64 [4, S]; S is a missing neighbor."""
+        """The places left of, right of, above and below each of S places, int64 [4, S]; S means no neighbor."""
         inner = np.arange(self.places).reshape(self.pictures, self.rows, self.columns)
         around = np.pad(inner, ((0, 0), (1, 1), (1, 1)), constant_values=self.places)
         sides = around[:, 1:-1, :-2], around[:, 1:-1, 2:], around[:, :-2, 1:-1], around[:, 2:, 1:-1]
@@ -93,10 +93,10 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
     """For each of M puzzles, search for the arrangement of pieces with the highest score.
 
     The result and each of the `starts`, int64 [M, S], hold the piece in each place. All starts are improved locally.
-    The best of them go on, several if the puzzle is small. Each has up to `kicks` rounds of ruin and recreate. A round
-    removes a random share of the pieces, mostly badly placed ones, and in half of the cases shifts the rest. Then it
-    fills the gaps, the best piece first, and improves locally. The outcome is kept if its score is not lower. A search
-    stops after 60 rounds without gain. The best result of all searches counts.
+    The best one (the best few, if the puzzle is small) is searched further, in up to `kicks` rounds of ruin and
+    recreate. A round removes a random share of the pieces, mostly badly placed ones, and in half of the cases shifts
+    the rest. Then it fills the gaps, the best piece first, and improves locally. The outcome is kept if its score is
+    not lower. A search stops after 60 rounds without gain. The best result of all searches counts.
 
     Source: refilling around kept segments: Pomeranz et al. 2011 §3; the optimal re-assignment of non-adjacent places is
     an exact step on the quadratic assignment (derived).
@@ -171,7 +171,7 @@ def fill(puzzles: Puzzles, at: Places) -> Places:
         gain.transpose(0, 2, 1)[open_, piece] = -np.inf
         gain[open_, place] = -np.inf
         changed = [np.nonzero(best[open_] == piece[:, None])]
-        for side, opposite in ((0, 1), (1, 0), (2, 3), (3, 2)):  # its left neighbor has it on the right
+        for side, opposite in ((0, 1), (1, 0), (2, 3), (3, 2)):  # the piece's left neighbor has the piece on its right
             near = puzzles.frame.neighbors[side, place]
             there = np.flatnonzero(near < s)
             gain[open_[there], near[there]] += puzzles.sides[opposite][open_[there], piece[there]]
@@ -226,8 +226,8 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 def starts(puzzles: Puzzles) -> list[Places]:
     """Arrangements from which to start the search: the piece in each place, int64 [M, S].
 
-    The first uses the scores of pieces in places. For one picture there are three more, from the scores of neighboring
-    pairs, with different weights of the matches; and eight random ones.
+    The first uses the scores of pieces in places. If the puzzle has one picture, three more use the scores of
+    neighboring pairs, with different weights of the matches, and eight are random.
     """
     first = [assign(puzzles.unary)]
     if puzzles.frame.pictures > 1:
@@ -242,7 +242,7 @@ def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
 
     Each match in `pairs` (as in `Puzzles`) is a spring. Its strength is its lead over the second-best match, raised to
     `power`. Springs that stay stretched are dropped, more strictly in each round. With `mutual`, a match must be the
-    best match of both pieces, otherwise of one of them.
+    best match of both pieces; otherwise, of one of the two.
 
     Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), with
     its L1 norm and rounds of rejection replaced by iteratively reweighted least squares, which solves all puzzles at

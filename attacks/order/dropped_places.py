@@ -58,7 +58,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
 
 
 def _sets(query: Query, images: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-    """The distinct tokens of each image in their order, padded to [N, m, D], and the number of them, int64 [N]."""
+    """The distinct tokens of each image in their order, padded to [N, m, D], and their number, int64 [N]."""
     releases = [_released(query, images, draws)]
     length = releases[0].shape[1]
     releases += [_released(query, images, draws) for _ in range(min(_RELEASES, max(2, _TOKENS // length)) - 1)]

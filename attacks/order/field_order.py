@@ -17,7 +17,7 @@ from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Count
 
 _COMPARED = 500  # largest number of own records whose tokens `in_columns` uses
-_CHANGES = 4  # number of other values tried for each entry, since a single other value may be equal or close
+_CHANGES = 4  # number of other values tried for each entry, since a single other value can be equal or close
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,9 +138,9 @@ def _tokens_of_columns(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
     """Find which token encodes which column, by queries with the adversary's M records [M, C].
 
-    Each record is sent again with another value in one column; the token that disappears from its release encodes this
-    column. If a model mixes columns, other tokens also change, but less, so the assignment of tokens to columns with
-    the largest total change is taken. Returns the tokens in the order of columns, [M, C, D].
+    Each record is sent again with another value in one column, for each column in turn; the token that disappears from
+    its release encodes this column. If a model mixes columns, other tokens also change, but less, so the assignment of
+    tokens to columns with the largest total change is taken. Returns the tokens in the order of columns, [M, C, D].
     """
     records, columns = own.shape
     tokens = _tokens_of_rows(own, query, batch, draws)

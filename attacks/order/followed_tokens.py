@@ -130,8 +130,8 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 
 
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
-    """Reorder the tokens of each image, in views and in answers to queries, so that tokens of the same recognized place
-    always have the same index. Where each place lies in the image stays unknown.
+    """Sort the tokens of each image by place, in views and in answers to queries. Tokens of the same recognized place
+    get the same index; where this place lies in the image stays unknown.
 
     `later` query rounds are left for later use. Raises `NotApplicable` as `followed` does, and if a row mixes images.
     """

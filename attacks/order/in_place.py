@@ -31,7 +31,7 @@ def in_place(groups: Tensor, patches: Tensor, geometry: Geometry) -> Tensor:
 
     `groups` [N/g, g·T, D] holds the tokens of g consecutive images in each group, in any order. Three maps are tried in
     turn. The first uses a patch and its image's mean patch, the second also the patches around it, the third also its
-    place. A map replaces the one before if the covariance of its errors has a smaller determinant.
+    place. A map replaces the previous map if the covariance of the new map's errors has a smaller determinant.
 
     Source: iterative closest points (Besl and McKay 1992) with a Mahalanobis distance; the maps are derived.
     """

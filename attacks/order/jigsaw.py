@@ -76,9 +76,9 @@ class Jigsaw(ReconstructingAttack):
     Attributes:
         pairs: how tokens are compared. "learned": border pixels of the decoded patches, and a network on each token.
             "joint": the same, but a transformer over all tokens of an image predicts places; it needs a thousand images
-            or more. "auto": both are trained, and of the two and their mean, the one that reconstructs held-out images
-            best is used; if a shuffle moves tokens between images, "auto" is "learned". "edges": border pixels alone,
-            the classical solver.
+            or more. "auto" trains both networks, and chooses "learned", "joint" or their mean by the error on held-out
+            images; if a shuffle moves tokens between images, "auto" is "learned". "edges": border pixels alone, the
+            classical solver.
         keep: share in [0, 1] of tokens that certainly stay in their image's row; 1 if images are not mixed. None
             estimates it from query answers, and takes 1 without queries.
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; if there are more than 1,000, each epoch
@@ -92,8 +92,8 @@ class Jigsaw(ReconstructingAttack):
             shuffle mixes the images of a message, a token that recurs in one row is assigned to the row's image
             (`gathered`), and fewer tokens are left to sort. This needs messages of the same images each time.
 
-    The auxiliary images, with their tokens and patches, may fill 2 GiB; the attack leaves out further images. (1,783
-    images fit if an image has 196 tokens and patches of 768 numbers each.)
+    The auxiliary images, with their tokens and patches, are limited to 2 GiB; the attack leaves out further images.
+    (1,783 images fit if an image has 196 tokens and patches of 768 numbers each.)
 
     Source: the attack that Yao et al., patch shuffling, Table IV, leaves unspecified; pixel compatibility by Gallagher
     2012, search after Pomeranz et al. 2011 and Yu et al. 2016.
@@ -153,8 +153,8 @@ class Jigsaw(ReconstructingAttack):
         return Reconstruction(images=images, permutation=Permutation(source=source), note=note)
 
     def _together(self, same: Sequence[View], solver: Solver) -> tuple[View, Intersection | None]:
-        """Combine one round's passes into one view, and assign its tokens to images; None if there is only one pass, or
-        if images are not mixed (the view is then the first pass)."""
+        """Combine one round's passes into one view; also return the assignment of its tokens to images. If there is
+        only one pass, or images are not mixed, the view is the first pass, and the assignment None."""
         if len(same) == 1 or solver.members is None:
             return same[0], None
         met = gathered([patch_tokens(view.smashed).float() for view in same], rows_a_message(same[0]))

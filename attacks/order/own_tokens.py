@@ -128,7 +128,7 @@ def own_tokens(
         crossed = gathered([released, *(asker.images(some) for _ in range(again))], asker.rows)
         keep, _ = shares_kept(ordered[: len(released)], crossed.tokens, asker.rows, noise > 0)
     in_order = placed > (_IN_ORDER if noise else KEEPS_ALL)
-    if noise:  # the victims' tokens have it, too
+    if noise:  # the victims' tokens have this noise, too
         ordered = ordered + noise**0.5 * torch.randn(ordered.shape, generator=draws, device=ordered.device)
     return OwnTokens(tokens=ordered, patches=patches, keep=keep, in_order=in_order)
 
@@ -263,7 +263,7 @@ def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: in
 def noise_of(ordered: Tensor, released: Tensor, size: int) -> float:
     """The variance of the noise in each number of a token, from the same tokens without and with noise, [N, T, D].
 
-    Their order within a message of `size` rows may differ. Noise as small as rounding gives 0.
+    Their order within a message of `size` rows can differ. Noise as small as rounding gives 0.
     """
     copies = copy_distance(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     apart = 2 * float(ordered.flatten(0, 1).var(0, correction=0).sum())

@@ -289,7 +289,7 @@ def shuffled_losses(
 ) -> Iterator[Tensor]:
     """Yield the losses (`message_loss`) of one epoch on messages that are shuffled as a client shuffles them.
 
-    `pieces` maps indices of images to features [n, T, F]; `shape` is (B ≥ 2 images per message, T tokens), and `keep`
+    `pieces` maps indices of images to features [n, T, F]; `shape` is (B ≥ 2 images per message, T tokens); `keep` is
     the share of its image's tokens that a row keeps.
     """
     prior = own_prior(shape[0], keep)

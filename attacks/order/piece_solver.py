@@ -1,4 +1,4 @@
-"""From tokens to places: the decoded content of a token, and the search for the best arrangement of a message."""
+"""Decodes the content of tokens, and searches for the best arrangement of a message's tokens."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ class PieceDecoder:
         return torch.cat([(tokens - self.mean) / self.scale, _PATCH_GAIN * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
     def looked_up(self, own: Tensor) -> tuple[ShownRows, ShownRows]:
-        """Functions from indices of images `own` [N, T, D] to `features` and `edges`, computed in advance if small."""
+        """Functions from image indices in `own` [N, T, D] to `features` and `edges`; small tables are computed once."""
         n, t, d = own.shape
 
         def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> ShownRows:
             if n * t * numbers > TABLE_NUMBERS:
                 return lambda rows: look(own[rows])
-            table = cache(lambda: look(own))  # on first use; a recalled training has none
+            table = cache(lambda: look(own))  # made on first use; a recalled training needs no table
             return lambda rows: table()[rows]
 
         return rows_of(self.features, d + self.geometry.patch_dim), rows_of(self.edges, 2 * t)
@@ -99,13 +99,13 @@ class PieceDecoder:
     def twins(self, pieces: Tensor) -> Tensor:
         """Probability [N, T, T] that a token's place is that of another token, since their patches look alike.
 
-        All black patches are alike, for example, so each may be at the place of any other.
+        All black patches are alike, for example, so each can be at the place of any other.
         """
         patches = pieces[..., -self.geometry.patch_dim :] / _PATCH_GAIN
         return (-distances(patches, patches) / _ALIKE).softmax(2)
 
     def edges(self, tokens: Tensor) -> Tensor:
-        """Ratios of the decoded patches' borders, [N, 2, T, T]."""
+        """The `edge_ratios` of the decoded patches, [N, 2, T, T]."""
         p, c = self.geometry.patch, self.geometry.image_shape[0]
         return edge_ratios(self.decode(tokens).clamp(0, 1).unflatten(2, (p, p, c)))
 
@@ -145,7 +145,7 @@ class Solver:
 
     @torch.no_grad()
     def _scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-odds of places [N, K, T] and pairs [N, 2, K, K]."""
+        """Log-odds of K tokens at T places, [N, K, T], and of pairs of tokens as neighbors, [N, 2, K, K]."""
         edges, t = self.decoder.edges(tokens), self.decoder.geometry.tokens
         if self.network is None:
             return torch.zeros(len(tokens), tokens.shape[1], t), log_odds(SHARPNESS * edges).cpu()
@@ -235,7 +235,7 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    """Log-odds in [−2, log T] of pairs as neighbors, [M, 2, T, T]: the mean over softmaxes over either partner."""
+    """Log-odds in [−2, log T] of pairs as neighbors, [M, 2, T, T]: the mean of two log-softmaxes, one per partner."""
     t = scores.shape[-1]
     diagonal = torch.eye(t, dtype=torch.bool, device=scores.device)
     scores = scores.masked_fill(diagonal, -1e4)
@@ -244,7 +244,7 @@ def log_odds(scores: Tensor) -> Tensor:
 
 
 def _one_sided(pieces: Tensor) -> Tensor:
-    """How badly each piece fits to the right of each other, [M, T, T], by the left piece's steps alone.
+    """How badly each piece fits to the right of each other piece, [M, T, T], by the left piece's steps alone.
 
     The first column of the right piece is compared with the column that the last two columns of the left piece predict,
     in the Mahalanobis distance of the left piece's steps.

@@ -49,8 +49,8 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
     The interval is DeLong's, on the scale ln(AUC/(1 − AUC)). It assumes independent examples; gradients of one batch
     are independent only given the weights. With few examples of a kind, DeLong's deviation is often too small. So the
     interval also includes every area that is compatible with the found area by Hanley and McNeil's deviation. If every
-    positive example scores higher than every negative one (or every one lower), the limit is Clopper–Pearson's for the
-    number of disjoint pairs. `scores` are finite [N], `positive` bool or 0/1 [N], with examples of both kinds.
+    positive example scores higher than every negative one (or lower), the limit is Clopper–Pearson's for the number of
+    disjoint pairs. `scores` are finite [N], `positive` bool or 0/1 [N], with examples of both kinds.
 
     Source: Hanley and McNeil 1982; DeLong, DeLong and Clarke-Pearson 1988, by ranks as in Sun and Xu 2014; scikit-learn
     `roc_auc_score`.
@@ -262,7 +262,7 @@ def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float
 
 
 def _areas(values: Array, truth: NDArray[np.bool_], members: NDArray[np.intp], count: int) -> tuple[Array, Array]:
-    """Compute each batch's area under the ROC curve, NaN if it has none, and its number of examples."""
+    """Compute each batch's area under the ROC curve, NaN if the batch has none, and its number of examples."""
     order = np.lexsort((values, members))
     sizes = np.bincount(members, minlength=count)
     starts = np.cumsum(sizes) - sizes

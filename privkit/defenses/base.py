@@ -97,7 +97,7 @@ class Receipt(ABC):
         """
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism whose ε the `certificate` of this `release_count` states; None if it states no ε."""
+        """The mechanism whose ε the `certificate` of this `release_count` states; None if there is no such ε."""
         return None
 
     @property
@@ -146,7 +146,7 @@ class Defense(Checked, ABC):
             (changes the gradient that is sent back to clients), "splits" (cuts the release into parts for several
             storages), "shortens" (leaves fewer tokens of each image). A defense without declared effects (None) cannot
             join a chain.
-        over_batch: whether a permutation may move tokens of one image into another; true unless declared false.
+        over_batch: whether a permutation can move tokens of one image into another; true unless declared false.
         position_embedding: whether tokens may carry a position embedding when they reach the defense; False if the
             order of tokens is the secret.
         smallest_batch: the smallest batch (number of images) for which the defense has an effect.

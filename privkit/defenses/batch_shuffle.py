@@ -70,8 +70,8 @@ class BatchShuffle(OnSmashed[Permuted]):
 def message_orders(m: int, n: int, generator: Generator) -> Tensor:
     """Draw a uniform permutation of 0..n−1 for each of m messages, int64 [m, n].
 
-    They are read from one uniform permutation of all m·n elements. In it each message's elements have a uniform order,
-    which is independent of the other messages.
+    The permutations are read from one uniform permutation of all m·n elements, in which the order of each message's
+    elements is uniform and independent of the other messages.
     """
     order = torch.randperm(m * n, generator=generator, device=generator.device)
     if m > 1:

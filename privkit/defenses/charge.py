@@ -142,7 +142,7 @@ def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechani
 def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
     """Whether each round is mixed exactly as the computed ε assumes, and the server learns the mixing weights.
 
-    False if a group is larger than assumed. False, too, if positions that are left over after an equal division go to
+    False if a group is larger than assumed. Also False if positions that are left over after an equal division go to
     random clients, because then no client has the largest share in every round.
     """
     if isinstance(receipt.mixing, NoMixing) or receipt.mixed_by == "server":
@@ -204,7 +204,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, list[str]]:
-    """The mixing that may lower ε in every round, and sentences that explain it."""
+    """The mixing whose effect on ε counts in every round, and sentences that explain it."""
     mixing = receipt.mixing
     if isinstance(mixing, NoMixing):
         return mixing, []

@@ -74,8 +74,8 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
 
     A noise stage gives the chain the same ε as it has alone:
 
-    - Before it, a random function of each single image is allowed, and so is a permutation, since permutations commute
-      with iid noise and coordinate-wise clipping. A clip stage before the noise bounds the sensitivity if only
+    - Before the noise, a random function of each single image is allowed, and so is a permutation, since permutations
+      commute with iid noise and coordinate-wise clipping. A clip stage before the noise bounds the sensitivity if only
       permutations lie between the two.
     - Stages after the noise are post-processing.
     - Mixing lowers ε only if the mixing stage itself adds the noise.
@@ -193,7 +193,7 @@ def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
 
 
 def _rank(made: Certificate) -> int:
-    """Rank of a claim, 0 for the strongest: privacy of the release, then of labels, a count of orders, and nothing."""
+    """Rank of a claim from 0, the strongest: privacy of the release, privacy of labels, a count of orders, nothing."""
     if made.kind == "differential_privacy":
         return 0 if made.covers == "release" else 1
     return 2 if made.kind == "permutation_count" else 3

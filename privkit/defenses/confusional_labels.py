@@ -73,7 +73,7 @@ def _cycle(classes: int, seed: int) -> Tensor:
 
 
 class _Decoder(nn.Module):
-    """Leaves logits [N, L] unchanged in training; at inference, turns logits of soft into logits of true labels."""
+    """Leaves logits [N, L] unchanged in training; at inference, turns soft labels' logits into true labels' logits."""
 
     def __init__(self, stage: ConfusionalLabels) -> None:
         super().__init__()

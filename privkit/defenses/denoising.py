@@ -227,7 +227,7 @@ def best_keep(signal: float, diagonal: float, spread: float) -> float:
 
 
 def _first_layer(stage: Denoising, upper: nn.Module) -> tuple[nn.Module, ...]:
-    """The layers up to and including the first with weights. Those before it may only reshape, else `UsageError`."""
+    """The layers up to and including the first with weights; `UsageError` if earlier layers do more than reshape."""
     found: list[nn.Module] = []
     for layer in _leaves(upper):
         found.append(layer)

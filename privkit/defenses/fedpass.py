@@ -78,7 +78,7 @@ class FedPass(OnSmashed[Nothing]):
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _constants(channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """The random tensors of `_drawn`, which torch's compiler treats as constants. It could not trace the generator."""
+    """The random tensors of `_drawn`, which torch's compiler must treat as constants: it cannot trace the generator."""
     return _drawn(channels, reach, seed, dtype, device)
 
 

@@ -20,8 +20,8 @@ class InformationBottleneck(AddedNoise):
 
     The release is z ~ N(h, σ²I). The mean KL divergence over the records is an upper bound, in nats, on the mutual
     information of records and releases. The bound holds for this lower segment and these records. Without `clip` it
-    implies no differential privacy, since the h of a new record may be far from all others. The KL divergence is
-    computed before clipping.
+    implies no differential privacy, since the h of a new record can be far from the h of all other records. The KL
+    divergence is computed before clipping.
 
     Attributes:
         weight: weight of the KL divergence in the loss, ≥ 0; the divergence is a sum over all coordinates of a record.

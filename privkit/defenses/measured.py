@@ -125,7 +125,7 @@ def _charge_of(trial: TrialRounds) -> _Charge | None:
     try:
         smashed = clip.sensitivity("replace_one", norm)
         labels = 0.0 if receipt.labels is None else receipt.labels.sensitivity("replace_one", norm)
-    except ValueError:  # the accountant refuses it as well
+    except ValueError:  # the accountant refuses such a receipt as well
         return None
     number = clip.high - clip.low if isinstance(clip, Clamp) and isinstance(receipt.mixing, NoMixing) else inf
     most = {_SMASHED: smashed, _LABELS: labels, _NUMBER: number}

@@ -103,7 +103,7 @@ def laplace(values: Tensor, scale: float, generator: Generator) -> Tensor:
 def overwritten(smashed: Tensor, noisy: Tensor) -> Tensor:
     """Reproduce a bug in the released code of accurate_sl: write the noisy values into `smashed`, hidden from autograd.
 
-    A Tanh before the noise n has saved its output y for the derivative 1 − y², which thus becomes 1 − (y + n)² and may
+    A Tanh before the noise n has saved its output y for the derivative 1 − y², which thus becomes 1 − (y + n)² and can
     be negative.
     """
     smashed.data.copy_(noisy.detach())

@@ -105,7 +105,7 @@ def _centered_distances(samples: Tensor) -> Tensor:
     """Doubly centered matrices of the Euclidean distances of B samples, for each of M batches: [M, B, P] -> [M, B, B].
 
     Samples are first divided by their largest norm, which cancels in the distance correlation. Distances are computed
-    by one batched matrix product; those below its rounding error count as zero.
+    by one batched matrix product; distances below this product's rounding error count as zero.
     """
     z = samples if samples.dtype == torch.float64 else samples.float()
     z = z - z.mean(1, keepdim=True)

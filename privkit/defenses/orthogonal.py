@@ -84,4 +84,4 @@ def _columns(width: int, left: int, seed: int, dtype: torch.dtype, device: torch
     drawn = torch.randn(width, left, generator=Generator().manual_seed(seed), dtype=torch.float64)
     q, r = torch.linalg.qr(drawn)
     columns: Tensor = q * r.diagonal().sign()
-    return columns.to(device, dtype)  # cached there: a copy in each step would wait for the device
+    return columns.to(device, dtype)  # cached on the device, since a copy in each step would wait for it

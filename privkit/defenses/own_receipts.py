@@ -179,7 +179,7 @@ def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ..
 
 
 def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """Yield a sentence if a record changes other records' releases, although the stage declares that it does not."""
+    """Yield a sentence if a record changes other records' releases, although the stage's `effects` rule this out."""
     effects = stage.effects
     stays = effects is not None and (
         effects <= _IN_THEIR_ROW or (effects <= _IN_THEIR_ROW | {"permutes"} and not stage.over_batch)
@@ -207,7 +207,7 @@ def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
 
 
 def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """Yield a sentence if a shuffle's permutations differ from its receipt, or are less uniform than it claims."""
+    """Yield a sentence if a shuffle's permutations differ from its receipt, or are less uniform than this claims."""
     data, places, same_image = trial.data(), [], []
     first = trial.receipt()
     assert isinstance(first, Permuted)

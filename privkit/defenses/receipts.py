@@ -94,7 +94,8 @@ class Permuted(Receipt):
 
     @property
     def multiplicities(self) -> list[int] | None:
-        """How often each distinct token occurs in the image with the fewest different orders; None if it is unknown.
+        """How often each distinct token occurs in the image with the fewest different orders; None if tokens are
+        unknown.
 
         If the shuffle moves tokens between images, the batch with the fewest orders is taken.
         """

@@ -18,7 +18,7 @@ Law = Literal["gaussian", "laplace"]  # laws whose tests are derived
 
 LEVEL = 1e-6
 """Probability that correct noise is refuted: by any test of `refuted_by`, or by a single test of `unlike`."""
-ROUNDED = 0.01  # share by which noise may be below the declared scale, since 0.67 may stand for 2/3
+ROUNDED = 0.01  # share by which noise may be below the declared scale, since 0.67 can stand for 2/3
 _TESTS = 8
 _FLOAT = 2.0**-21  # relative error of a float32 number that was computed in a few steps
 _MOST = 256  # largest number of rows or columns whose combinations are tested; from more, some are drawn at random

@@ -76,4 +76,4 @@ class Domain(Protocol):
         """
 
     def shown(self, x: Tensor) -> list[str]:
-        """Write each record of `x` as one line of text, for the report; an empty list for images, shown as pictures."""
+        """Write each record of `x` as one line of text, for the report; for images the list is empty."""

@@ -61,7 +61,7 @@ def reason(error: Exception) -> str:
 @contextmanager
 def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
     """Context manager that turns an error while `place` is read into a `DataError` of one sentence, which ends in
-    `advice`. It leaves errors of exhausted memory and other `DataError` unchanged.
+    `advice`. Errors of exhausted memory, and errors that already are a `DataError`, pass unchanged.
     """
     try:
         yield
@@ -89,7 +89,7 @@ _Row = TypeVar("_Row")
 
 
 class BadRow(Exception):
-    """Raised for an unusable row of a file; the message says what is wrong, and `cure` how to repair the row."""
+    """Raised for an unusable row of a file; the message says what is wrong, and `cure` says how to repair the row."""
 
     def __init__(self, problem: str, cure: str) -> None:
         super().__init__(problem)

@@ -126,7 +126,7 @@ def largest_remainder(proportions: NDArray[np.float64], totals: _Rows) -> _Rows:
 
 def stratified(labels: _Rows | Tensor, fraction: float, seed: int) -> Tensor:
     """Draw a random fraction in (0, 1] of the records, at least one, with unchanged shares of classes: ascending
-    indices, int64. An attacker may know 10 % of the images, for example.
+    indices, int64. An example are the 10 % of the images that an attacker knows.
 
     Source: CutMixSL, Table 3 (reconstruction from 10 % and from 100 % of the training set).
     """
@@ -180,7 +180,7 @@ class ClientPartition:
     ([0.25, 0.75], [2])
     """
 
-    rows: Tensor  # int64 [n, most images of a client]; smaller clients repeat their images cyclically
+    rows: Tensor  # int64 [n, most images of a client]; clients with fewer images repeat them cyclically
     sizes: Tensor  # int64 [n], images of each client, ≥ 1
 
     @property

@@ -135,7 +135,7 @@ def spare(
 
 
 def without(batch: Batch, known: Batch) -> Batch:
-    """The records of `batch` that are not also in `known`, by `Domain.fingerprints`; two datasets may share records."""
+    """The records of `batch` that are not also in `known`, by `Domain.fingerprints`; two datasets can share records."""
     seen = set(known.domain.fingerprints(known.x))
     kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
     return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch

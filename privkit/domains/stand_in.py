@@ -48,7 +48,7 @@ class Official(NamedTuple):
     """Published facts about an official dataset."""
 
     train: int  # number of training records
-    test: int | None  # number of test records; None if it has no such part
+    test: int | None  # number of test records; None if the dataset has no test part
     classes: int
     domain: Callable[[Any], Domain]  # dataset's specification -> its domain, i.e. the kind and shape of a record
 

@@ -150,7 +150,7 @@ def _travelling(lower: nn.Module) -> int:
 
 
 def _macs(lower: nn.Module, companion: nn.Module | None, record: Tensor) -> tuple[int, int, int]:
-    from torch.utils.flop_counter import FlopCounterMode  # it loads triton
+    from torch.utils.flop_counter import FlopCounterMode  # this import loads triton
 
     lower.eval()  # no dropout, and no batch statistics of a single image
     with _countable(), FlopCounterMode(display=False) as counter:

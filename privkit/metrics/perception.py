@@ -75,8 +75,8 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """Return a copy for the images of one seed. Its classifier is trained on `known`, the adversary's images;
-        a classifier from a file is only checked. Raises `UsageError` if it does not fit the number of classes."""
+        """Return a copy for the images of one seed. Its classifier is trained on `known`, the adversary's images; a
+        classifier from a file is only checked. Raises `UsageError` if its number of classes is wrong."""
         if self.learns:
             return replace(self, classifier=taught(known, classes, seed))
         if self.classifier is not None:

@@ -145,7 +145,7 @@ def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork)
     """
     right = torch.from_numpy(recognized(labels, truth, classifier))
     seen = classifier(truth).argmax(1).cpu()
-    as_often = (seen == labels.cpu().unsqueeze(1)).sum(1)  # number of originals recognized as each one's class
+    as_often = (seen == labels.cpu().unsqueeze(1)).sum(1)  # for each label, how many originals are recognized as it
     others = (as_often - right) / max(1, len(truth) - 1)
     return {"originals": float(right.mean()), "other_originals": float(others.mean())}
 
@@ -175,8 +175,8 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
 
 def check_classifier(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
-    """Return the user's classifier. Raises `UsageError` if its scores are not one for each of `classes`, or if records
-    have several labels."""
+    """Return the user's classifier. Raises `UsageError` if it does not return one score for each of `classes`, or if
+    records have several labels."""
     _check_one_label(known)
     given = classifier(known.x[:2]).shape[1]
     if given != classes:

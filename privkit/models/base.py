@@ -67,7 +67,8 @@ class ModelSpec(Protocol):
             seed: seed of the initial weights; the global generator is left unchanged.
 
         Raises:
-            UsageError: if the segments cannot be built, or if `positions` is False and the lower one embeds positions.
+            UsageError: if the segments cannot be built, or if `positions` is False and the lower segment embeds
+                positions.
         """
 
 

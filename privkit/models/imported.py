@@ -62,7 +62,7 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
             if weight.requires_grad:
                 weight.add_(torch.randn(weight.shape, generator=draws, dtype=weight.dtype), alpha=_NOISE)
         for name, moment in segment.named_buffers():
-            if name.endswith(("running_mean", "running_var")):  # after training, they may differ by position, too
+            if name.endswith(("running_mean", "running_var")):  # trained statistics can differ by position
                 moment.add_(torch.rand(moment.shape, generator=draws, dtype=moment.dtype), alpha=_NOISE)
         places = prod(grid)
         orders = [torch.arange(places), torch.arange(places).roll(1), torch.randperm(places, generator=draws)]

@@ -147,7 +147,7 @@ class WithAdaptation(nn.Module):
         return logits, self.adaptation(maps).flatten(1).unflatten(1, (self.patches, -1))
 
     def loss(self, outputs: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
-        """Each record's loss, [N]: its cross-entropy plus `weight` times the sum over its patches (equations 1, 2)."""
+        """Each record's loss, [N]: its cross-entropy plus `weight` times that of all its patches (Eq. 1, 2)."""
         if isinstance(outputs, Tensor):
             return cross_entropy(outputs, labels, reduction="none")
         logits, of_patches = outputs

@@ -224,7 +224,7 @@ class Upper(nn.Module):
 
 
 class FirstBlock(nn.Module):
-    """A frozen copy of the first block above the cut, which the client runs, and of the server's class token."""
+    """A frozen copy of the first block above the cut and of the server's class token; the client runs this block."""
 
     def __init__(self, block: nn.Module, cls_token: Tensor | None) -> None:
         super().__init__()

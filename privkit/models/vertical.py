@@ -98,7 +98,7 @@ class Vertical(Checked):
         width: size of the vector to which each party's columns are mapped.
         hidden: units of the server's hidden layer.
         aggregate: how the server joins the outputs: "concatenate" or "sum"; in both cases it sees each party's output.
-        cut: the last layer that a party of images computes, 1 to 3: the first or second convolution, or the linear
+        cut: for images, the last layer that each party computes, 1 to 3: the first or second convolution, or the linear
             layer. The server computes the remaining layers before it joins the outputs, so the whole network is the
             same for each cut. With 1 or 2, a party sends its feature maps as one vector.
 
@@ -183,7 +183,7 @@ class Vertical(Checked):
         return held
 
     def _runs(self, count: int, of: str) -> list[tuple[int, int]]:
-        """Split `count` columns into one run per party, as equal as possible, the first runs longer."""
+        """Split `count` columns into one run per party; the first runs can have one column more than the others."""
         if count < self.parties:
             raise UsageError(f"parties={self.parties} need as many {of}, and a record has {count}")
         return [(int(part[0]), int(part[-1]) + 1) for part in torch.arange(count).tensor_split(self.parties)]

@@ -26,7 +26,8 @@ class Vit(EvenHeads):
         depth: number of blocks in both segments together.
         heads: attention heads, a divisor of width.
         grid: desired number of patches per side. The patch size is the divisor of the image side whose number of
-            patches is nearest; an image with a prime side may become a single patch. Ignored if `patch` is given.
+            patches is nearest to `grid`; an image with a prime side can become a single patch. Ignored if `patch` is
+            given.
         patch: side of a patch in pixels, a divisor of the image side; None takes it from `grid`.
         cut: last layer of the lower segment: "embedding" (patches and positions), "block1", "block2", ...
         pool: what the classifier reads: "avg" for the mean over tokens, "token" for the class token.

@@ -16,7 +16,7 @@ def flushes() -> bool:
 @contextmanager
 def flushed() -> Iterator[None]:
     """A context in which the CPU treats subnormal numbers as 0. Sharply peaked probabilities contain many of them, and
-    computing with one takes about ten times as long as with another number.
+    computing with a subnormal number takes about ten times as long as with another number.
 
     >>> with flushed():
     ...     flushes()

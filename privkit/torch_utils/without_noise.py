@@ -36,7 +36,7 @@ class WithoutNoise(nn.Module):
 
 
 class _Means(TorchDispatchMode):
-    """Replaces normal random numbers by their mean as torch dispatches operators, which covers TorchScript, too."""
+    """Replaces normal random numbers by their mean when torch dispatches an operator, which also covers TorchScript."""
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None

@@ -42,7 +42,7 @@ class PublicTransform(nn.Module):
 
 
 class _AsApplied(PublicTransform):
-    """Applies a user's stage to each record alone; if it draws more than noise, applies its declared public part."""
+    """Applies a user's stage (only its public part, if the stage draws more than noise) to each record alone."""
 
     def __init__(self, defense: Defense, classes: int) -> None:
         super().__init__(defense)

@@ -107,11 +107,12 @@ def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdat
 
 
 def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
-    """Extend the privacy certificate of the released data to the whole run, in which training may cost privacy, too.
+    """Extend the privacy certificate of the released data to the whole run, in which training can also cost privacy.
 
     Noisy updates add the quantity `updates_epsilon`: the replace-one ε of the updates alone for one record, at the same
-    δ, given everything that the server sees. Privacy of the whole run is claimed only if the smashed data have a bound,
-    too. If the best epoch is chosen on raw data (labels, or clients' images without noise), nothing is proven.
+    δ, given everything that the server sees. Privacy of the whole run is claimed only if the smashed data also have a
+    privacy bound. If the best epoch is chosen on raw data (labels, or clients' images without noise), nothing is
+    proven.
     """
     updates = release_count.lower_model
     private = certificate.kind == "differential_privacy"

@@ -90,8 +90,7 @@ class SplitProtocol(Checked):
 
     @property
     def stacked(self) -> bool:
-        """Tell whether the upper segments are copies in one `Stacked` module: this is so with several servers, or if
-        each client trains alone."""
+        """Whether upper segments are copies in a `Stacked` module: for several servers, or clients that train alone."""
         return self.upper == "own" or self.servers > 1
 
     @property

@@ -176,7 +176,7 @@ def _one_by_one(
         with clients.mixed_precision(images.device):
             sent = clients.release(images, labels, draws, number, groups=turn)
         if seat:
-            sent = replace(sent, penalty=None)  # it does not depend on the message, so it is added only once
+            sent = replace(sent, penalty=None)  # the penalty does not depend on the message, so it is added only once
         gradients: list[Tensor] = []
         for smashed, soft in zip(sent.release.smashed, sent.release.labels, strict=True):
             message = Release(smashed=smashed.unsqueeze(0), labels=soft.unsqueeze(0))

@@ -25,7 +25,7 @@ class Decoder(nn.Module):
     layout: ClassVar[type[Geometry] | type[MapGeometry]]
     width: int
     whole_message: ClassVar[bool] = False
-    rate_times_width: ClassVar[float] = 0.4  # tuned at width 96 (docs/results/shuffling.md); 7.8e-4 at the MAE's 512
+    rate_times_width: ClassVar[float] = 0.4  # tuned at width 96 (docs/results/shuffling.md); so 7.8e-4 at width 512
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:

@@ -103,7 +103,7 @@ class CellDecoder(Decoder):
         return guess
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """Return two equal sums, as `Decoder.error_sums`: the training error times the number of table entries."""
+        """The training error times the number of table entries, twice, since `Decoder.error_sums` gives two sums."""
         error = self.objective(release, truth).item() * truth.numel()
         return error, error
 

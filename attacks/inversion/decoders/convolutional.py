@@ -1,4 +1,4 @@
-"""Convolutional decoders, which read a release as a picture: those of papers on mixing, U-Net and pix2pix."""
+"""Convolutional decoders, which read a release as a picture: from papers on mixing, U-Net and pix2pix."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """Choose a decoder's width and depth. If one is None, it grows with the token size, up to 512 or 8 (for ViT-B).
+    """Choose a decoder's width and depth. A value of None grows with the token size, up to width 512 and depth 8
+    (ViT-B).
 
     >>> [scaled_size(dim) for dim in (96, 192, 768)]
     [(96, 3), (192, 4), (512, 8)]

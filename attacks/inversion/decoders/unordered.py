@@ -129,7 +129,7 @@ class SetDecoder(Decoder):
         return contents, hidden.reshape(groups, -1, self.width)
 
     def _placings(self, hidden: Tensor) -> list[Tensor]:
-        """Log-probabilities [G, n, n] of the places of n tokens in G groups, before the first round and after each."""
+        """Log-probabilities [G, n, n] of the places of n tokens in G groups: at first, and after each round."""
         t = self.geometry.tokens
         images = hidden.shape[1] // t
         own = self.place(hidden).repeat(1, 1, images) + self._at_home(hidden.shape[1])
@@ -145,7 +145,7 @@ class SetDecoder(Decoder):
         return placings
 
     def _at_home(self, n: int) -> Tensor:
-        """Log-odds [n, n] in favor of places in the image in whose row the token was released; 0 for other places."""
+        """Log-odds [n, n] of tokens at places: `home` if token and place belong to the same released row, else 0."""
         row = torch.arange(n, device=self.home.device) // self.geometry.tokens
         return self.home * (row.unsqueeze(1) == row)
 
@@ -158,7 +158,7 @@ class SetDecoder(Decoder):
 
 
 class MessageDecoder(SetDecoder):
-    """A `SetDecoder` that places all tokens of a round together: a patch may come from another image's row.
+    """A `SetDecoder` that places all tokens of a round together: a patch's token can lie in another image's row.
 
     It is meant for batch shuffling, which moves some tokens of an image to rows of other images. A training step with n
     tokens takes O(n³) operations and about 500·n² bytes, so the decoder suits rounds of about a thousand tokens; `of`

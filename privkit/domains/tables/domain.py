@@ -135,9 +135,9 @@ class Tables:
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, RecordValues]:
         """Score guessed row i against true row i, both [N, D + K]: a dictionary of values [N].
 
-        "cells" and "categories" are the shares in [0, 1] of right cells in all and in categorical columns. A dense cell
-        is right if the guess is off by at most 0.05. "dense_error" and "dense_mse" are the mean absolute and mean
-        squared error of dense cells. Values for missing kinds of columns are left out.
+        "cells" is the share in [0, 1] of right cells, and "categories" this share in categorical columns only. A dense
+        cell is right if the guess is off by at most 0.05. "dense_error" is the mean absolute error of dense cells, and
+        "dense_mse" is their mean squared error. Values for missing kinds of columns are left out.
         """
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()

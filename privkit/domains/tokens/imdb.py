@@ -66,9 +66,9 @@ class Imdb(TextReading):
 class _Files:
     # (part, label) -> number of the review -> its text
     reviews: dict[tuple[str, str], dict[int, bytes]] = field(default_factory=dict)
-    # (part, label) -> how many reviews its official list names
+    # (part, label) -> number of reviews in the official list
     listed: dict[tuple[str, str], int] = field(default_factory=dict)
-    damage: str = ""  # why the archive could not be read to its end; "" if it was
+    damage: str = ""  # why the archive could not be read to its end; "" for an undamaged archive
 
     def add(self, name: str, content: bytes) -> None:
         if match := _REVIEW.fullmatch(name):
