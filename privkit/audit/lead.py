@@ -14,6 +14,7 @@ from time import perf_counter
 import torch
 
 from privkit.audit.cell import planned_row
+from privkit.audit.contained import has_own_part
 from privkit.audit.seed_data import read_records
 from privkit.audit.worker import CellWorker, Job, Task, TaskResult, compute
 from privkit.errors import Failure, RunFolderError, one_line
@@ -168,6 +169,7 @@ class Dispatch:
         self._futures: dict[Future[TaskResult], tuple[Cell, Task]] = {}
         self._ended: SimpleQueue[Future[TaskResult]] = SimpleQueue()
         self._lost: Counter[str] = Counter()
+        self._trained_first = set[str]()  # models that were trained by a task of their own
         self._given_up: list[tuple[Cell, str]] = []
         self._number, self._heard, self._ships = 0, False, False
         self._before, self._start, self._told = len(leader.rows), perf_counter(), set[str]()
@@ -198,7 +200,7 @@ class Dispatch:
                     self._lose(cell, one_line(error))
                 else:
                     self._heard = True
-                    self._take(cell, answer)
+                    self._take(cell, task, answer)
                     self._give_up()
             self._give_up()
         finally:
@@ -214,7 +216,8 @@ class Dispatch:
     def _submit(self, cell: Cell) -> None:
         names, self._number = self._leader.ledger.names(cell), self._number + 1
         files = self._leader.ledger.contents(names) if self._ships else None
-        task = Task(cell=cell.id, number=self._number, names=names, files=files)
+        trains = self._trains_first(cell)
+        task = Task(cell=cell.id, number=self._number, names=names, files=files, trains=trains)
         try:
             future = self._executor.submit(self._compute, self._job, task)
         except Exception as error:
@@ -223,7 +226,18 @@ class Dispatch:
         self._futures[future] = cell, task
         future.add_done_callback(self._ended.put)
 
-    def _take(self, cell: Cell, answer: TaskResult) -> None:
+    def _trains_first(self, cell: Cell) -> bool:
+        """Whether a cell's model is trained by a task of its own, so that other workers can attack it soon."""
+        config = self._leader.worker.parts[cell.id]
+        limited = config.cell_seconds is not None or config.cell_memory is not None
+        if self._ahead == 1 or limited or config.recording or has_own_part(config, cell):
+            return False
+        if cell.model_id in self._trained_first or not self._schedule.shares(cell):
+            return False
+        self._trained_first.add(cell.model_id)
+        return True
+
+    def _take(self, cell: Cell, task: Task, answer: TaskResult) -> None:
         if answer.error is not None:
             raise answer.error
         if answer.unseen:
@@ -231,7 +245,7 @@ class Dispatch:
             self._schedule.again(cell)
             return
         try:
-            row = parse_row(answer.row, cell=cell.id)
+            row = None if task.trains else parse_row(answer.row, cell=cell.id)
         except Broken as error:
             self._lose(cell, f"its worker's row {error}")
             return
@@ -240,7 +254,10 @@ class Dispatch:
                 self._told.add(text)
                 self._progress.note(text)
         self._leader.ledger.store(answer.files, answer.gone)
-        self._finish(cell, row, f" in {duration(answer.seconds)}")
+        if row is None:
+            self._schedule.again(cell)
+        else:
+            self._finish(cell, row, f" in {duration(answer.seconds)}")
 
     def _lose(self, cell: Cell, why: str) -> None:
         """Submit a cell again whose worker was lost, or let it end as an error after `LIVES` losses."""

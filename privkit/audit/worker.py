@@ -6,8 +6,9 @@ import shutil
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -18,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from privkit.audit.cell import run_cell
 from privkit.audit.contained import contained, runs_own_code, unending
+from privkit.audit.defended import defended_model
 from privkit.audit.seed_data import SeedData, prepare
 from privkit.errors import DamagedFile, PrivkitError, RunFolderError, UsageError
 from privkit.files import observed
@@ -86,6 +88,19 @@ class CellWorker:
         images = self._seed_data(cell.seed, part)
         return run_cell(part, cell, images, folder, self.progress, self.made_of[cell.id].on(images.hashes))
 
+    def train(self, cell: Cell, folder: RunFolder) -> None:
+        """Train the model that a cell (defense, attack and seed) attacks; its files are left in `folder`.
+
+        An error is not reported here: it comes again when the cell itself is computed.
+        """
+        part, made_of = self.parts[cell.id], self.made_of[cell.id]
+        with suppress(Exception):
+            images = self._seed_data(cell.seed, part)
+            made_of = made_of.on(images.hashes)
+            folder.begin(cell, made_of)
+            noted = partial(folder.note, cell, made_of)
+            defended_model(part, cell, images, folder, self.progress, lambda text: None, noted)
+
     def _seed_data(self, seed: int, part: AuditConfig) -> SeedData:
         if self._images is None or self._images[0] != seed or self._images[1] is not part:
             with contained() if runs_own_code(part) else nullcontext():
@@ -117,6 +132,7 @@ class Task:
     number: int  # the task's number, unique in a run
     names: tuple[str, ...]  # names of the files in the run folder from which it continues
     files: dict[str, bytes] | None = None  # the files' contents by name; None for a worker that reads them itself
+    trains: bool = False  # whether only the cell's model is trained, for which other cells wait
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,11 +210,14 @@ def _computed(job: Job, task: Task) -> TaskResult:
         if not folder.names():  # else an earlier worker of this task was lost
             for name in given:
                 write_bytes(inside(path, *name.split("/")), given[name], flush=False)
-        row = worker.run(cell, folder)
-        row = row.model_copy(update={"reason": row.reason.replace(str(path), job.run)})
+        row = None if task.trains else worker.run(cell, folder)
+        if row is None:
+            worker.train(cell, folder)
+        else:
+            row = row.model_copy(update={"reason": row.reason.replace(str(path), job.run)})
         made = folder.contents(folder.names())
     return TaskResult(
-        row=line(row),
+        row="" if row is None else line(row),
         files={name: data for name, data in made.items() if given.get(name) != data},
         gone=tuple(given.keys() - made.keys()),
         notes=tuple(text.replace(str(path), job.run) for text in notes.texts),

@@ -141,6 +141,11 @@ class Schedule:
             return self._begin(first)
         return self._begin(next((cell for cell in able if not self._begun_elsewhere(cell)), first))
 
+    def shares(self, cell: Cell) -> bool:
+        """Whether other cells that certainly run wait for the training of the model that this cell attacks."""
+        others = any(one.model_id == cell.model_id and not one.twin_of for one in self._left)
+        return others and not self._trained(cell.model_id)
+
     def finish(self, cell: Cell) -> None:
         """Note that a cell (defense, attack, seed) has a result."""
         self._done.add(cell.id)

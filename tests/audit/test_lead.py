@@ -110,6 +110,27 @@ def test_a_lost_worker_is_replaced_and_what_it_saved_is_kept(tmp_path: Path) -> 
     assert not (tmp_path / "run" / ".scratch").exists()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_that_cells_share_is_trained_by_a_task_of_its_own(fails: bool, tmp_path: Path) -> None:
+    """So a second worker attacks it as soon as it is trained; a failure is left to the cell's own computation."""
+    begun = list[tuple[str, bool, bool]]()
+
+    def watched(worker: CellWorker, job: Job, task: Task) -> TaskResult:
+        model = next(cell.model_id for cell in worker.cells if cell.id == task.cell)
+        begun.append((model, task.trains, any(name.endswith(TRAINED) for name in task.names)))
+        answer = standing_in(worker, task)
+        return TaskResult() if task.trains and fails else answer
+
+    led(tmp_path / "run", 1, watched, workers=2)
+    assert [row.status for row in read_rows(tmp_path / "run")] == ["done"] * 4
+    for model in {model for model, _, _ in begun}:
+        assert [trains for name, trains, _ in begun if name == model] == [True, False, False]
+        assert [there for name, _, there in begun if name == model] == [False, not fails, True]
+    begun.clear()
+    led(tmp_path / "one", 1, watched, workers=1)
+    assert [trains for _, trains, _ in begun] == [False] * 4
+
+
 def test_the_cells_in_work_are_named_as_long_as_they_are_few(tmp_path: Path) -> None:
     shown = list[str]()
 
