@@ -12,7 +12,7 @@ from scipy.special import log_ndtr, logsumexp, ndtr
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
-from privkit.accountants.bounds.sampled_renyi import checked_orders
+from privkit.accountants.bounds.subsampling import checked_orders
 from privkit.shared.array import Array
 
 
