@@ -12,8 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from privkit.accountants.auditing.families import GAUSSIAN, Family, Gaussian, ScaledNoise
 from privkit.accountants.auditing.independent import ceiling_independent, epsilon_independent
-from privkit.accountants.auditing.one_run import ceiling_one_run, epsilon_one_run
-from privkit.accountants.auditing.one_run_curve import ceiling_one_run_curve, epsilon_one_run_curve, planned_guesses
+from privkit.accountants.auditing.one_run import (
+    ceiling_one_run,
+    ceiling_one_run_curve,
+    epsilon_one_run,
+    epsilon_one_run_curve,
+    planned_guesses,
+)
 from privkit.accountants.region import region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array

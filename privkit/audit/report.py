@@ -30,8 +30,8 @@ from privkit.reports.registry import (
     settings,
 )
 from privkit.reports.schema import Manifest, Row
+from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.strongest import counted
-from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import Verdict
 from privkit.run import records
 from privkit.run.verify import examine

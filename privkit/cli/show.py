@@ -171,7 +171,7 @@ def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
     """Yield each table (None if it is empty) with its note. The first shows means over seeds, or single rows."""
     from privkit.reports.answers import run_tables
     from privkit.reports.frontier import FRONTIER_NOTE, frontier, frontier_table
-    from privkit.reports.summaries import over_seeds
+    from privkit.reports.seed_intervals import over_seeds
 
     (numbers, note), *others = run_tables(rows)
     if over_seeds(rows):

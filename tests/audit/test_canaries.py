@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.accountants.answer import no_protection
 from privkit.accountants.auditing.families import GAUSSIAN
-from privkit.accountants.base import no_protection
 from privkit.attacks.base import NotApplicable
 from privkit.audit.claims import audit_one_run
 from privkit.audit.goals.canaries_returned import gradients

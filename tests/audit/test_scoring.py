@@ -15,7 +15,7 @@ from privkit.audit.scoring import FEW_RECORDS, ahead, directions, few, matched_o
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
 from privkit.reports.schema import Row
-from privkit.reports.summaries import over_seeds
+from privkit.reports.seed_intervals import over_seeds
 from privkit.shared.interval import Interval, clopper_pearson
 
 

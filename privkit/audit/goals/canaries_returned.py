@@ -7,7 +7,7 @@ from copy import deepcopy
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.accountants.base import no_protection
+from privkit.accountants.answer import no_protection
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.audit.goals.canaries_sent import Sending

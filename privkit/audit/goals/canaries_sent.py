@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from privkit.accountants.base import no_protection
+from privkit.accountants.answer import no_protection
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import Query, View
 from privkit.attacks.inversion.known_lower import mixed_release
