@@ -32,11 +32,10 @@ from privkit.metrics.perception import Perception
 from privkit.models.patch_splitnn import PatchSplitNN
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_values
-from privkit.run.ingredients import ingredients
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import plan
 from privkit.run.progress import Silent
-from privkit.run.provenance import circumstances, manifest
+from privkit.run.provenance import circumstances, ingredients, manifest
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 from privkit.shared.measures import measure

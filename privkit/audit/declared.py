@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from privkit.accountants.shuffles.permutations import kept_tokens
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.audit.assembled import empty_round
-from privkit.audit.goals.canaries_sent import seen_alone
+from privkit.audit.goals.canaries import seen_alone
 from privkit.defenses.base import Defense, Receipt
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import stages_of

@@ -21,10 +21,10 @@ from privkit.files.sealed import Broken
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
 from privkit.reports.strongest import lost
-from privkit.run.ingredients import Ingredients
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import Cell, Schedule
 from privkit.run.progress import duration
+from privkit.run.provenance import Ingredients
 from privkit.run.records import TRAINED, holds, parse_row, verdict_of, write_verdict
 from privkit.run.sources import as_it_is_now
 from privkit.settings.config import AuditConfig

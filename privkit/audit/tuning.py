@@ -33,8 +33,7 @@ from privkit.run.records import TRIALS
 from privkit.shared.measures import deciding, measure
 from privkit.shared.own_records import OF_THE_DATASET
 from privkit.shared.seeds import derive
-from privkit.wire.channel import record_rounds, shared_lower
-from privkit.wire.queries import Queries
+from privkit.wire.channel import Queries, record_rounds, shared_lower
 
 
 def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:

@@ -29,11 +29,10 @@ from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
 from privkit.run import engines
 from privkit.run.folder import RunFolder
-from privkit.run.ingredients import Ingredients, ingredients
 from privkit.run.ledger import LEADER, SCRATCH
 from privkit.run.plan import Cell, plan
 from privkit.run.progress import Progress, Silent
-from privkit.run.provenance import circumstances
+from privkit.run.provenance import Ingredients, circumstances, ingredients
 from privkit.run.records import line
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve

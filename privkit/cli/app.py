@@ -11,12 +11,11 @@ import typer
 from privkit import __version__
 from privkit.cli.accounting import COMMANDS
 from privkit.cli.compare import compare, place, record
-from privkit.cli.described import describe as describe_part
-from privkit.cli.described import described
 from privkit.cli.flags import EachOnce, flag_of, with_flags
 from privkit.cli.frontier import frontier
-from privkit.cli.new import check, new
 from privkit.cli.papers import papers
+from privkit.cli.parts import check, described, new
+from privkit.cli.parts import describe as describe_part
 from privkit.cli.reproduce import reproduce
 from privkit.cli.say import say, say_json
 from privkit.cli.show import Annotations, AsEvents, Junit, OutputOptions, Quiet

@@ -15,8 +15,7 @@ from privkit.accountants.auditing.families import GAUSSIAN
 from privkit.accountants.base import no_protection
 from privkit.attacks.base import NotApplicable
 from privkit.audit.claims import audit_one_run
-from privkit.audit.goals.canaries_returned import gradients
-from privkit.audit.goals.canaries_sent import Sending, farthest, in_their_rows, seen_alone, smashed, tells_where
+from privkit.audit.goals.canaries import Sending, farthest, gradients, in_their_rows, seen_alone, smashed, tells_where
 from privkit.audit.goals.distinguish import bound_check, remarked
 from privkit.audit.goals.trained import must_get_gradients
 from privkit.audit.run import run_audit

@@ -11,7 +11,7 @@ from torch import Generator
 from privkit.attacks.base import Mounting, Observation, Scores, Session
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.audit.goals import label_adversary, label_answers, labels
-from privkit.audit.goals.canaries_sent import noiseless, rows_of
+from privkit.audit.goals.canaries import noiseless, rows_of
 from privkit.audit.goals.context import told_apart
 from privkit.audit.run import run_audit
 from privkit.defenses.charge import Noised

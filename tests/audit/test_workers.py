@@ -17,12 +17,12 @@ import torch
 from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.audit import run as audit_run
 from privkit.audit import worker
+from privkit.audit.contained import OverLimit, limited
 from privkit.audit.lead import WorkersEnded
 from privkit.audit.run import check_workers, run_audit
 from privkit.cli import grid
 from privkit.errors import RunFolderError, UsageError
 from privkit.reports.schema import Provenance
-from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import cell_counts
 from privkit.run.provenance import circumstances, manifest

@@ -21,9 +21,9 @@ from privkit.errors import DamagedFile
 from privkit.files.arrays import write_arrays
 from privkit.reports.schema import Check, Row, Seconds
 from privkit.run.folder import RunFolder
-from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
+from privkit.run.provenance import Ingredients
 from privkit.run.records import SCORES
 from privkit.settings.config import AuditConfig
 from privkit.shared.certificate import Certificate

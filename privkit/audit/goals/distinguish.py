@@ -13,8 +13,7 @@ from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.distinguish import CanaryAttack, CanaryObservation, controls
 from privkit.attacks.outputs import scores_of
 from privkit.audit.claims import audit_one_run, claimed_family, limits_of
-from privkit.audit.goals.canaries_returned import gradients
-from privkit.audit.goals.canaries_sent import smashed
+from privkit.audit.goals.canaries import gradients, smashed
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients, must_send
 from privkit.reports.schema import Check, Row

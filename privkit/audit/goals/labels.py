@@ -26,8 +26,8 @@ from privkit.audit.goals.context import AttackContext, better_than_chance, must_
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.label_adversary import Cut, known_rows, observed, of_places, other_labels, own_labels, party
 from privkit.audit.goals.label_answers import Asked, best_cut
-from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
+from privkit.audit.probe import Rehearsal
 from privkit.domains.base import several
 from privkit.domains.tokens.domain import Tokens
 from privkit.recording.read import Recording

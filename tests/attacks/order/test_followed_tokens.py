@@ -16,7 +16,7 @@ from privkit.attacks.order.followed_tokens import STEPS, PlaceLaws, followed
 from privkit.attacks.order.token_reading import Asker
 from privkit.attacks.patches import Geometry
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
-from privkit.wire.queries import Queries
+from privkit.wire.channel import Queries
 
 Release = Callable[[Tensor, Generator], Tensor]
 BATCH, T, D = 50, 16, 12
