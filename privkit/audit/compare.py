@@ -22,7 +22,7 @@ from privkit.reports.schema import Manifest, Metric, Provenance, Row
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import undefended
 from privkit.run.differences import config_differences
-from privkit.run.records import PICTURES, read_manifest, read_rows
+from privkit.run.records import PICTURES, read_run
 from privkit.shared.interval import Interval
 from privkit.shared.measures import ANSWERS, KINDS, TASK, measure
 
@@ -106,9 +106,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
 
 def _read(given: Path | str | AuditRun) -> _Run:
     path = root(given if isinstance(given, str | Path) else given.folder)
-    rows = read_rows(path)
-    manifest = read_manifest(path)
-    assert manifest is not None  # read_rows refuses a folder without one
+    manifest, rows = read_run(path)
     return _Run(path=path, manifest=manifest, rows=rows)
 
 

@@ -14,21 +14,12 @@ from privkit.files.paths import inside, read_bytes, root
 from privkit.files.sealed import checked_bytes, digest
 from privkit.files.storage import make_folder, write_bytes, write_record, writing
 from privkit.parts.threats import threats_of
-from privkit.reports import evidence_schema, gallery, page
+from privkit.reports import evidence_schema, gallery, page, registry
 from privkit.reports.charts import Told
 from privkit.reports.evidence import evidence
 from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
 from privkit.reports.page import Write
-from privkit.reports.registry import (
-    Entry,
-    RegistryPlace,
-    entries,
-    place_differences,
-    read_registry,
-    registry_places,
-    settings,
-)
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.strongest import counted
 from privkit.reports.summaries import over_seeds
@@ -178,14 +169,14 @@ def write_evidence(run: Path) -> evidence_schema.Evidence:
     return made
 
 
-def entries_of(rows: Sequence[Row]) -> list[Entry]:
+def entries_of(rows: Sequence[Row]) -> list[registry.Entry]:
     """Summarize a run's results in the form of the registry: entries for each seed, defended setting and adversary."""
     seeds = dict.fromkeys(row.seed for row in rows)
     each = [[counted(row) for row in rows if row.seed == seed] for seed in seeds]
-    return [found for own in each for found in entries(own, threats_of(own))]
+    return [found for own in each for found in registry.entries(own, threats_of(own))]
 
 
-def placed(run: Path) -> tuple[list[RegistryPlace], list[str]]:
+def placed(run: Path) -> tuple[list[registry.RegistryPlace], list[str]]:
     """Rank a run's defenses among privkit's registered results: one rank for each defense setting and adversary. The
     second result has a sentence for each respect in which this run differs from the registered ones. Raises
     `UsageError` if the run cannot be compared with the registry."""
@@ -195,15 +186,15 @@ def placed(run: Path) -> tuple[list[RegistryPlace], list[str]]:
             f"in {run} the adversary holds the attacked records among its own, but the registry has no such run; "
             f"audit with --auxiliary disjoint"
         )
-    own, registered = settings(entries_of(rows)), settings(read_registry())
+    own, registered = registry.settings(entries_of(rows)), registry.settings(registry.read_registry())
     if not own:
         if all(row.accuracy is None for row in rows):
             raise UsageError(f"{run} has no accuracy, which a place needs; record one: save(accuracy=...)")
         raise UsageError(f"{run} has no defense whose records were attacked; audit one with --attack auto")
-    if not (places := registry_places(own, registered, rows)):
+    if not (places := registry.registry_places(own, registered, rows)):
         mine, had = (
             ", ".join(sorted({f"{one.dataset} with {one.victims} attacked records" for one in found}))
             for found in (own, registered)
         )
         raise UsageError(f"nothing comparable to {run} is registered: it attacks {mine}, the registry {had}")
-    return places, place_differences(places, registered)
+    return places, registry.place_differences(places, registered)
