@@ -35,6 +35,7 @@ _SCALARS += ["epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsil
 _SCALARS += ["empirical_epsilon", "bytes_up"]
 """Columns with one number per result row, and none per record."""
 _CALLED = ("in A", "in B")
+_Groups = dict[tuple[str, str], dict[int, Row]]  # (defense, attack) -> seed -> row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,8 @@ class _Run:
     manifest: Manifest
     rows: Sequence[Row]
 
-    def groups(self) -> dict[tuple[str, str], dict[int, Row]]:
-        found: dict[tuple[str, str], dict[int, Row]] = {}
+    def groups(self) -> _Groups:
+        found: _Groups = {}
         for row in self.rows:
             if row.status == "done":
                 found.setdefault((row.defense, row.attack), {})[row.seed] = row
@@ -124,9 +125,6 @@ def _same_data(a: _Run, b: _Run) -> None:
             f"the runs have other {part} records with seed {seed} (datasets: {labels}), so that nothing can be paired; "
             "compare runs with the same --dataset, --budget and --seed"
         )
-
-
-_Groups = dict[tuple[str, str], dict[int, Row]]
 
 
 def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:

@@ -232,7 +232,7 @@ class Dispatch:
     def work(self) -> None:
         """Compute all remaining results on the workers; raises `WorkersEnded` if no worker returns a result."""
         try:
-            while self._submitted():
+            while self._submit():
                 now = [cell.in_words for cell, _ in self._futures.values()]
                 self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
                 self._progress.step(len(self._leader.rows), self._leader.planned)
@@ -252,23 +252,20 @@ class Dispatch:
             for future in self._futures:
                 future.cancel()
 
-    def _submitted(self) -> bool:
+    def _submit(self) -> bool:
         """Submit cells up to the limit; return whether any are being computed."""
         while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
-            self._submit(cell)
+            names, self._number = self._leader.ledger.names(cell), self._number + 1
+            files = self._leader.ledger.contents(names) if self._ships else None
+            task = Task(cell=cell.id, number=self._number, names=names, files=files)
+            try:
+                future = self._executor.submit(self._compute, self._job, task)
+            except Exception as error:
+                future = Future()
+                future.set_exception(error)
+            self._futures[future] = cell, task
+            future.add_done_callback(self._ended.put)
         return bool(self._futures)
-
-    def _submit(self, cell: Cell) -> None:
-        names, self._number = self._leader.ledger.names(cell), self._number + 1
-        files = self._leader.ledger.contents(names) if self._ships else None
-        task = Task(cell=cell.id, number=self._number, names=names, files=files)
-        try:
-            future = self._executor.submit(self._compute, self._job, task)
-        except Exception as error:
-            future = Future()
-            future.set_exception(error)
-        self._futures[future] = cell, task
-        future.add_done_callback(self._ended.put)
 
     def _take(self, cell: Cell, answer: TaskResult) -> None:
         if answer.error is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,7 +149,9 @@ def run_audit(
     >>> run.to_pandas()["unaligned_mse"].between(0, 0.3).all().item()
     True
     """
-    config = _given(config, settings)
+    if config is not None and settings:
+        raise UsageError("give a configuration or its settings, not both")
+    config = resolve(settings) if config is None else config
     with _led(config, out, progress, again, workers, engine) as (leader, workers):
         try:
             if workers == 1 and engine is None:
@@ -173,25 +175,11 @@ def run_audit(
 
 
 def plan_audit(
-    config: AuditConfig | None = None,
-    *,
-    out: Path | str | None = None,
-    again: bool = False,
-    workers: int | None = 1,
-    engine: str | None = None,
-    **settings: Any,
+    config: AuditConfig, out: Path, *, again: bool = False, workers: int | None = 1, engine: str | None = None
 ) -> Path:
     """Check the settings of an audit and create its run folder, in which `run_audit` then computes the results."""
-    with _led(_given(config, settings), out, None, again, workers, engine) as (leader, _):
+    with _led(config, out, None, again, workers, engine) as (leader, _):
         return leader.ledger.path
-
-
-def _given(config: AuditConfig | None, settings: Mapping[str, Any]) -> AuditConfig:
-    if config is None:
-        return resolve(settings)
-    if settings:
-        raise UsageError("give a configuration or its settings, not both")
-    return config
 
 
 @contextmanager

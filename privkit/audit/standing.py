@@ -178,8 +178,8 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
     met = torch.zeros(batch, dtype=torch.bool, device=records.device)
     for digit in range((batch - 1).bit_length()):
         replaced = (rows >> digit) % 2 == 1
-        mixed = _made(lower, torch.where(_over(replaced, one), other, one))
-        expected = torch.where(_over(replaced, made), others, made)
+        mixed = _made(lower, rows_where(replaced, other, one))
+        expected = rows_where(replaced, others, made)
         met |= ~((mixed - expected).abs() <= limit).flatten(1).all(1)  # a NaN is no small change
     return int(met.sum())
 
@@ -208,8 +208,9 @@ def _made(lower: nn.Module, records: Tensor, seed: int = 0) -> Tensor:
     return made.double()
 
 
-def _over(chosen: Tensor, values: Tensor) -> Tensor:
-    return chosen.view(-1, *[1] * (values.ndim - 1))
+def rows_where(chosen: Tensor, there: Tensor, elsewhere: Tensor) -> Tensor:
+    """The rows of `there` [N, ...] at which `chosen`, bool [N], is true, and the rows of `elsewhere` at the others."""
+    return torch.where(chosen.view(-1, *[1] * (there.ndim - 1)).to(there.device), there, elsewhere)
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:

@@ -51,9 +51,7 @@ class CellWorker:
     progress: Progress  # displays the progress
     cells: list[Cell] = field(init=False)  # all cells of the run, in the planned order
     here: Provenance = field(init=False)  # provenance that all numbers of this process share
-    parts: dict[str, AuditConfig] = field(
-        init=False, default_factory=dict
-    )  # cell's id -> configuration with its protocol
+    parts: dict[str, AuditConfig] = field(init=False, default_factory=dict)  # cell's id -> config with its protocol
     made_of: dict[str, Ingredients] = field(init=False, default_factory=dict)  # cell's id -> provenance without records
     _perception: Perception = field(init=False)
     _images: tuple[int, AuditConfig, SeedData] | None = field(init=False, default=None)

@@ -15,7 +15,7 @@ import typer
 
 from privkit.accountants.columns import COLUMNS, schema
 from privkit.cli.flags import flag, whole_number, with_flags
-from privkit.cli.say import say, say_json, show
+from privkit.cli.show import say, say_json, show
 from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.run.stopping import keeping
 from privkit.shared.rounding import rounded_up

@@ -1,4 +1,4 @@
-"""Commands for parts (defenses, attacks, …): `describe` explains them, `new` and `check` help to write your own."""
+"""Commands for parts (defenses, attacks, …): `list` and `describe` show them, `new` and `check` help to add one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import keyword
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.resources import files
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ import typer
 
 from privkit import __version__
 from privkit.cli.accounting import Json
-from privkit.cli.say import say, say_json
+from privkit.cli.show import say, say_json
 from privkit.errors import PrivkitError, UsageError, shortened, unknown
 from privkit.files.caches import cache_folder
 from privkit.files.import_path import imported, with_options
@@ -64,6 +65,39 @@ def described(kind: str) -> list[dict[str, Any]]:
 def _read(kind: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(json.dumps(entries_of.part_entries(kind), default=str))
     return found
+
+
+def list_(
+    kind: Annotated[str | None, typer.Argument(help="|".join(PART_TABLES))] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """List all parts (defenses, attacks, …) with their options and defaults; for one kind, also the allowed values.
+    `privkit describe NAME` explains the options."""
+    if kind is not None and kind not in PART_TABLES:
+        raise unknown("kind", kind, PART_TABLES)
+    about = ("text", "source")
+    tables = {
+        name: [{key: value for key, value in entry.items() if key not in about} for entry in described(name)]
+        for name in ([kind] if kind else PART_TABLES)
+    }
+    if as_json:
+        say_json(tables)
+        return
+    for name, entries in tables.items():
+        say(name)
+        width = max(14, *(len(entry["name"]) for entry in entries))
+        for entry in entries:
+            domain = f"[{entry['domain']}] " if "domain" in entry else ""
+            say(f"  {entry['name']:<{width}} {domain}{entry['summary']}")
+            for line in _option_lines(entry, apart=kind is not None):
+                say(f"  {'':<{width}} {line}")
+
+
+def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
+    written = {key: f"{key}={as_written(value)}" for key, value in entry["options"].items()}
+    if apart:
+        return [": ".join(filter(None, [text, entry["allowed"].get(key)])) for key, text in written.items()]
+    return [f"options: {', '.join(written.values())}"] if written else []
 
 
 def describe(

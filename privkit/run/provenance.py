@@ -166,9 +166,8 @@ class Ingredients:
 
     def seen(self) -> Ingredients:
         """A copy with the files that the code of model, attack and metrics was observed to read in this process."""
-        each = (self.model, self.control, self.cell)
-        made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in each]
-        return Ingredients(model=made[0], control=made[1], cell=made[2])
+        files = {name: made_of.files | files_read(made_of) for name, made_of in vars(self).items()}
+        return Ingredients(**{name: getattr(self, name).model_copy(update={"files": files[name]}) for name in files})
 
 
 def ingredients(

@@ -33,6 +33,9 @@ CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)  # files that a ce
 TRAINED = "trained.json"  # in a model's folder: its record, which lists its weights
 LOG = "log.txt"  # log in a cell's folder: a time and a text in each line, and traces of errors
 BEGUN = "start"  # text of the first line that a computation writes into the log
+VERDICT = "verdict.json"
+EVIDENCE, EVIDENCE_PAGE = "evidence.json", "evidence.html"
+"""Files that `privkit evidence` writes into a run's folder; the first lists the checksum of the second."""
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -175,11 +178,6 @@ def _other_version(data: bytes | str) -> object | None:
     except (ValueError, AttributeError, TypeError, RecursionError):
         return None
     return claimed if claimed != SCHEMA_VERSION else None
-
-
-VERDICT = "verdict.json"
-EVIDENCE, EVIDENCE_PAGE = "evidence.json", "evidence.html"
-"""Files that `privkit evidence` writes into a run's folder; the first lists the checksum of the second."""
 
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:

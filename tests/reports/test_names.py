@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from markdown_it import MarkdownIt
 
-from privkit.cli.say import say, say_json
+from privkit.cli.show import say, say_json
 from privkit.cli.start import _told
 from privkit.errors import tell
 from privkit.reports import budgets, charts, ci, columns, escape, page, tables

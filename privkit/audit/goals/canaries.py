@@ -15,7 +15,7 @@ from privkit.attacks.base import NotApplicable, Query, View
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.attacks.labels.gradient_matching import label_gradients
 from privkit.audit.goals.trained import TrainedContext, must_send_labels
-from privkit.audit.standing import rests_on_rows
+from privkit.audit.standing import rests_on_rows, rows_where
 from privkit.defenses.base import Defense
 from privkit.defenses.charge import nothing
 from privkit.defenses.split_parts import held_parts
@@ -62,14 +62,14 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     candidates = torch.cat([victims.domain.extremes(draws).to(others.device), others])
     counterparts = candidates[farthest(look, present, candidates, clients, size // clients)]
     absent = look(counterparts)
-    images = _drawn(coins, victims.x, counterparts)
+    images = rows_where(coins, victims.x, counterparts)
     batch, seed = context.config.training.batch_size, derive(context.cell.seed, "canaries", "sent")
     sent = record_rounds(edge, replace(victims, x=images), batch_size=batch, seed=seed, passes=passes)
     members, why = sent.members.view(passes, -1), sent.receipts[0].shared
     if not why and context.release_count.lower_model != "frozen":
         why = "the lower segment learns from the canaries"
     if not why:  # another batch may change a release by far less than the counterpart does
-        together, alone = look(images).double(), _drawn(coins, present, absent).double()
+        together, alone = look(images).double(), rows_where(coins, present, absent).double()
         if not torch.allclose(together, alone, rtol=1e-5, atol=1e-3 * float((present - absent).abs().max())):
             why = _MEET
     if located:
@@ -86,10 +86,6 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
         shared=why,
         refuted=refuted,
     )
-
-
-def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:

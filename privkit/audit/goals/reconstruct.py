@@ -23,12 +23,12 @@ from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit import scoring
 from privkit.audit.defended import untrained
-from privkit.audit.findings import by_pattern, cell_findings, own_match
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.audit.probe import Rehearsal
+from privkit.audit.scoring import by_pattern, cell_findings, own_match
 from privkit.audit.seed_data import floor_guesses
 from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images

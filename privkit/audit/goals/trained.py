@@ -14,8 +14,8 @@ from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.attacks.scores.tokens import PADDING
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.defended import DefendedModel, train_again, untrained
-from privkit.audit.findings import learned
 from privkit.audit.goals.context import AttackContext
+from privkit.audit.scoring import learned
 from privkit.audit.standing import certified, declaration_check, texts_return
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.base import several
