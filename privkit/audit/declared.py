@@ -13,7 +13,6 @@ from torch import Generator, Tensor, nn
 from privkit.accountants.shuffles.permutations import kept_tokens
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.audit.assembled import empty_round
-from privkit.audit.goals.canaries import seen_alone
 from privkit.defenses.base import Defense, Receipt
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import stages_of
@@ -29,7 +28,7 @@ from privkit.recording.read import Recording
 from privkit.recording.replay import FAR, Ask, replay_round, rounds_to_replay, variance_of
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol
-from privkit.wire.channel import shared_lower
+from privkit.wire.channel import seen_alone, shared_lower
 
 _BUILDER = "privkit.audit.export:clients"
 _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answers"})

@@ -75,6 +75,18 @@ def black_box_query(edge: Clients) -> Query:
     return query
 
 
+def seen_alone(edge: Clients, size: int) -> Callable[[Tensor], Tensor]:
+    """A function that computes the release of each image alone, neither mixed nor masked, `size` images at a time."""
+
+    @torch.no_grad()
+    def look(images: Tensor) -> Tensor:
+        rounds = images.unflatten(0, (-1, edge.lowers.copies, size // edge.lowers.copies))
+        seen = torch.cat([edge.defense.public_transform(edge.lowers(part).flatten(0, 1)).float() for part in rounds])
+        return held_parts(seen, edge.defense, edge.held)
+
+    return look
+
+
 def shared_lower(edge: Clients) -> nn.Module | None:
     """The lower segment, frozen or averaged, that a white-box adversary knows; None if the clients' segments differ."""
     weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]

@@ -11,8 +11,8 @@ from torch import Generator
 from privkit.attacks.base import Mounting, Observation, Scores, Session
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.audit.goals import label_adversary, label_answers, labels
-from privkit.audit.goals.canaries import noiseless, rows_of
 from privkit.audit.goals.context import told_apart
+from privkit.audit.goals.distinguish import noiseless, rows_of
 from privkit.audit.run import run_audit
 from privkit.defenses.charge import Noised
 from privkit.defenses.noise import GaussianNoise
@@ -353,12 +353,10 @@ def test_the_order_of_an_epoch_is_the_one_that_was_trained_in(tmp_path: Path, mo
     """Labels of the rows that the context names are those that the rounds had, in the order of the clients."""
     asked, agree = labels.asked, []
 
-    def watched(
-        attack: Any, transcript: Transcript, context: Any, stage: Any, of_epoch: Any, cut: Any
-    ) -> label_answers.Asked:
+    def watched(transcript: Transcript, context: Any, stage: Any, of_epoch: Any, cut: Any) -> label_answers.Asked:
         sent = torch.cat([kept.labels.unflatten(0, (2, -1)) for kept in transcript.rounds], 1)
         agree.append(torch.equal(context.seed_data.splits.private.y[of_epoch[0]], sent))
-        return asked(attack, transcript, context, stage, of_epoch, cut)
+        return asked(transcript, context, stage, of_epoch, cut)
 
     monkeypatch.setattr(labels, "asked", watched)
     settings = {**SETTINGS, "budget": "smoke:private=100,victims=20,epochs=2", "training": "batch_size=10,augment=crop"}
