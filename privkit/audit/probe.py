@@ -27,7 +27,7 @@ from privkit.domains.stand_in import RandomPool
 from privkit.errors import DataError, Misbehaved, PrivkitError, TrainingDiverged, UsageError, one_line
 from privkit.parts.registry import Component
 from privkit.run.plan import Cell
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 from privkit.settings.config import AuditConfig
 from privkit.torch_utils.alarm import alarm
 from privkit.torch_utils.clock import clock
@@ -56,7 +56,7 @@ class Rehearsal(TrainedContext):
         return cls(
             config=replace(config, budget=replace(config.budget, epochs=1)),
             cell=Cell(id="", model_id="", defense=defense, attack=_NONE, seed=0),
-            progress=Silent(),
+            progress=Progress(),
             model=DefendedModel(edge=edge.to(device), upper=upper.to(device), known={}),
             records=RandomPool(count=1, classes=pools.classes, domain=one.domain, several=several(one.y)),
             device=device,

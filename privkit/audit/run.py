@@ -27,7 +27,7 @@ from privkit.run.engines import Wanted
 from privkit.run.engines import engine as opened
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import cell_counts
-from privkit.run.progress import Progress, Silent
+from privkit.run.progress import Progress
 from privkit.run.provenance import default_threads, manifest
 from privkit.run.records import verdict_of
 from privkit.run.stopping import finished_cells
@@ -195,7 +195,7 @@ def _led(
     use_own_caches()  # before anything that may compile
     keep_freed_memory()
     check_batches(config)
-    device, progress = pick_device(config.device), progress or Silent()
+    device, progress = pick_device(config.device), progress or Progress()
     check_precision(config, device)
     if workers not in (1, None) or engine is not None:
         check_workers(config, 1 if workers is None else workers)

@@ -31,7 +31,7 @@ from privkit.run import engines
 from privkit.run.folder import RunFolder
 from privkit.run.ledger import LEADER, SCRATCH
 from privkit.run.plan import Cell, plan
-from privkit.run.progress import Progress, Silent
+from privkit.run.progress import Progress
 from privkit.run.provenance import Ingredients, circumstances, ingredients
 from privkit.run.records import line
 from privkit.settings.config import AuditConfig
@@ -129,7 +129,7 @@ class TaskResult:
     error: Exception | None = None  # error that ends the run
 
 
-class _Notes(Silent):
+class _Notes(Progress):
     def __init__(self) -> None:
         self.texts: list[str] = []
 
@@ -239,7 +239,7 @@ def _open(job: Job) -> CellWorker:
         config = resolve({**job.settings, "trust": list(job.trust)})
         place = pick_device(engines.device or job.device)
         check_precision(config, place)
-        worker = CellWorker(config=config, device=place, threads=job.threads, progress=Silent())
+        worker = CellWorker(config=config, device=place, threads=job.threads, progress=Progress())
         here = Provenance(packages={**worker.here.packages, **worker.here.machine})
         if changes := differences(Provenance(packages=job.versions), here):
             raise RunFolderError(

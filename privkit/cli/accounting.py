@@ -250,8 +250,7 @@ def ledger(
     _print_certificate(spent)
     if now is not None:
         say(f"  so far: {now.statement}; this bound holds at every moment of the run, so it may exceed the ε above")
-    for remark in remarks:
-        say(f"  {remark}")
+    say(*(f"  {remark}" for remark in remarks))
 
 
 COMMANDS = (epsilon, calibrate, permutations, doctor, ledger)
@@ -352,11 +351,8 @@ def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
     if not (shown := tally.shown):
         return
     show(rich_table(budget_table(shown, compare)))
-    for line in (
-        BUDGETS_NOTE,
-        *(f"[{number}] {remark}" for number, remark in enumerate(remarks(shown, compare), start=1)),
-    ):
-        show(line, style="dim")
+    notes = (f"[{number}] {remark}" for number, remark in enumerate(remarks(shown, compare), start=1))
+    show(BUDGETS_NOTE, *notes, style="dim")
     if tally.computed > len(shown):
         rest = f"; all are in {out}" if out else "; --out FILE stores all"
         say(f"the first {len(shown)} of {tally.computed:,} rows{rest}")
@@ -371,5 +367,4 @@ def _print_certificate(certificate: Any) -> None:
     say(certificate.statement)
     if certificate.method:
         say(f"  method: {certificate.method} ({certificate.source})")
-    for sentence in certificate.assumptions:
-        say(f"  {sentence}")
+    say(*(f"  {sentence}" for sentence in certificate.assumptions))

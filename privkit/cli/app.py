@@ -179,9 +179,7 @@ def verify(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     from privkit.run.verify import examine
 
     examination = examine(run)
-    for path, what in examination.faults:
-        say(f"{path}: {what}")
-    say(examination.sentence)
+    say(*(f"{path}: {what}" for path, what in examination.faults), examination.sentence)
     raise typer.Exit(examination.exit_code)
 
 
@@ -202,15 +200,12 @@ def compare(
     if as_json:
         say_json(found)
         return
-    for run, path in (("A", found.first), ("B", found.second)):
-        show(f"{run}: {path}")
-    show(rich_table(comparison_table(found)))
+    show(f"A: {found.first}", f"B: {found.second}", rich_table(comparison_table(found)))
     show(COMPARISON_NOTE, style="dim")
     same = ("the same",)
     told = {"configuration": found.configuration or same, "made of": found.made_of or same}
     for title, lines in {**told, "not compared": found.unpaired}.items():
-        for line in lines:
-            show(f"{title}: {line}")
+        show(*(f"{title}: {line}" for line in lines))
 
 
 def place(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: Json = False) -> None:
@@ -227,11 +222,9 @@ def place(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: J
     if as_json:
         say_json({"places": places, "remarks": remarks})
         return
-    for one in places:
-        show(f"{one.sentence}.", soft_wrap=True)
+    show(*(f"{one.sentence}." for one in places), soft_wrap=True)
     show(rich_table(place_table(places)))
-    for line in (*remarks, REGISTRY_NOTE):
-        show(line, style="dim")
+    show(*remarks, REGISTRY_NOTE, style="dim")
 
 
 def record(

@@ -219,9 +219,8 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
         print_table(*orderings_table(judged, tiny))
         say("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
     if chosen.experiments:
-        say("", "experiments, for privkit audit --config FILE --data-root DATA:")
-        for path in chosen.experiments:
-            say(f"  {path}")
+        heading = "experiments, for privkit audit --config FILE --data-root DATA:"
+        say("", heading, *(f"  {path}" for path in chosen.experiments))
     if chosen.presets:
         names = ", ".join(path.stem for path in chosen.presets)
         say("", f"the paper's own settings, for privkit audit --preset NAME --data-root DATA: {names}")

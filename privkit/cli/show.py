@@ -23,9 +23,11 @@ def say(*lines: str) -> None:
         typer.echo(terminal(line))
 
 
-def show(shown: Any, **style: Any) -> None:
-    """Print a table or a text, wrapped at words to the terminal's width, or to 160 characters elsewhere."""
-    console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False, markup=False, **style)
+def show(*shown: Any, **style: Any) -> None:
+    """Print tables or texts, wrapped at words to the terminal's width, or to 160 characters elsewhere."""
+    screen = console(width=None if sys.stdout.isatty() else 160)
+    for one in shown:
+        screen.print(one, highlight=False, markup=False, **style)
 
 
 def say_json(value: Any, *, indent: int | None = 2) -> None:
@@ -70,10 +72,10 @@ class OutputOptions:
     @contextmanager
     def progress(self) -> Iterator[Any]:
         """A context manager that yields a display of a run's progress."""
-        from privkit.run.progress import Events, Silent, progress_display
+        from privkit.run.progress import Events, Progress, progress_display
 
         if self.quiet or self.as_json:
-            yield Silent() if self.quiet else Events()
+            yield Progress() if self.quiet else Events()
             return
         with progress_display() as progress:
             yield progress
@@ -133,11 +135,9 @@ def _print_run(rows: list[Any], threats: Any, conclusions: Sequence[Any], page: 
     for one in conclusions:
         first, *below = one.lines
         show(first, style="bold red" if one.tone == "bad" else "bold")
-        for text in below:
-            show(text)
+        show(*below)
     if threats:
-        for text in told(threats):
-            show(text)
+        show(*told(threats))
         show(MEANING, style="dim")
     for number, (table, note) in enumerate(_tables(rows, page)):
         if table is not None:
@@ -151,17 +151,12 @@ def _print_run(rows: list[Any], threats: Any, conclusions: Sequence[Any], page: 
         for row in rows
         if row.certificate
     }
-    for proof in proofs:
-        show(proof)
+    show(*proofs)
     for group in grouped(rows, lambda row: (row.defense, row.seed)).values():
         shared = _shared(group)
-        if shared:
-            show(f"{group[0].defense}, seed {group[0].seed}, under each attack")
-        for text, style in shared:
+        title = [(f"{group[0].defense}, seed {group[0].seed}, under each attack", None)] if shared else []
+        for text, style in (*title, *shared, *(line for row in group for line in _remarks(row, shared))):
             show(text, style=style)
-        for row in group:
-            for text, style in _remarks(row, shared):
-                show(text, style=style)
     show(f"report: {page}", soft_wrap=True)
 
 

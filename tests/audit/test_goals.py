@@ -269,14 +269,14 @@ def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
     from privkit.audit.seed_data import prepare
     from privkit.run.ledger import RunLedger
     from privkit.run.plan import plan
-    from privkit.run.progress import Silent
+    from privkit.run.progress import Progress
     from privkit.run.provenance import manifest
     from privkit.settings.resolve import resolve
 
     config = resolve({"defense": "none", **SETTINGS})
     seed_data, cell = prepare(config, 0, torch.device("cpu")), plan(config)[0]
     with RunLedger(tmp_path / "run", manifest(config, threads=1)) as folder:
-        model = defended_model(config, cell, seed_data, folder, Silent(), lambda text: None)
+        model = defended_model(config, cell, seed_data, folder, Progress(), lambda text: None)
     watched = []
 
     def play(edge: Clients, upper: torch.nn.Module, *given: Any, **named: Any) -> Round:
@@ -284,7 +284,7 @@ def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
         watched.append(found.losses)
         return found
 
-    train_again(config, cell, seed_data, play, Silent())
+    train_again(config, cell, seed_data, play, Progress())
     again = torch.stack(watched).view(2, -1).mean(1)
     torch.testing.assert_close(again, torch.tensor(model.known["curve"]))
 
