@@ -186,7 +186,12 @@ def permutations(
     from privkit.accountants.shuffles import certificates
     from privkit.accountants.shuffles import permutations as counts
 
-    _check_keep(keep, tokens, batch)
+    if keep is not None and not 0 <= keep <= 1:
+        meant = keep.is_integer() and 1 < keep <= tokens
+        hint = f"; {keep:g} of {tokens} patches are --keep {keep / tokens:.6g}" if meant else ""
+        raise UsageError(f"--keep is the share of patches that stay with their image, from 0 to 1, got {keep:g}{hint}")
+    if keep is not None and batch == 1:
+        raise UsageError("--keep belongs to batch shuffling: give --batch, too (2 or more images), or leave --keep out")
     try:
         if batch == 1:
             certificate = certificates.patch_shuffle(tokens=tokens)
@@ -262,17 +267,6 @@ def _rates(text: str) -> tuple[float, float]:
         return float(true), float(false)
     except ValueError:
         raise UsageError(f"--tpr is TPR@FPR, such as .05@.01, got {text!r}") from None
-
-
-def _check_keep(keep: float | None, tokens: int, batch: int) -> None:
-    if keep is None:
-        return
-    if not 0 <= keep <= 1:
-        meant = keep.is_integer() and 1 < keep <= tokens
-        hint = f"; {keep:g} of {tokens} patches are --keep {keep / tokens:.6g}" if meant else ""
-        raise UsageError(f"--keep is the share of patches that stay with their image, from 0 to 1, got {keep:g}{hint}")
-    if batch == 1:
-        raise UsageError("--keep belongs to batch shuffling: give --batch, too (2 or more images), or leave --keep out")
 
 
 def _print_found(

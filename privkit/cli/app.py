@@ -108,12 +108,9 @@ def _run(config: AuditConfig, command: CommandFlags, shown: OutputOptions) -> No
         if not leads:
             return
         with keeping(lambda: finished_cells(folder, *cell_counts(config))), shown.progress() as progress:
-            run = run_audit(config, out=command.out, progress=progress, again=command.again, **_hands(command))
+            how: dict[str, Any] = {"workers": command.workers, "engine": command.engine, "again": command.again}
+            run = run_audit(config, out=command.out, progress=progress, **how)
     shown.show(run.rows, run.report, run.verdict)
-
-
-def _hands(command: CommandFlags) -> dict[str, Any]:
-    return {"workers": command.workers, "engine": command.engine}
 
 
 def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, shown: OutputOptions) -> None:
@@ -128,7 +125,7 @@ def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, show
         for folder, config in runs.items():
             say(str(folder), *preview(config, folder).split("\n"))
     else:
-        run_grid(runs, shown, again=command.again, hands=_hands(command))
+        run_grid(runs, shown, again=command.again, hands={"workers": command.workers, "engine": command.engine})
 
 
 @app.command()

@@ -123,7 +123,9 @@ def describe(
 
 
 def _shown(part: dict[str, Any]) -> list[str]:
-    lines = [f"{part['name']} ({part['kind']})", "", *_paragraphs(part.get("text", part["summary"]))]
+    lines = [f"{part['name']} ({part['kind']})"]
+    for block in part.get("text", part["summary"]).split("\n\n"):
+        lines += ["", *wrap(" ".join(block.split()), _WIDTH)]
     if part["options"]:
         lines += ["", "Options:"]
     for option, default in part["options"].items():
@@ -134,11 +136,6 @@ def _shown(part: dict[str, Any]) -> list[str]:
     if part.get("source"):
         lines += ["", *wrap(f"Source: {part['source']}", _WIDTH)]
     return lines
-
-
-def _paragraphs(text: str) -> list[str]:
-    blocks = [wrap(" ".join(block.split()), _WIDTH) for block in text.split("\n\n")]
-    return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
 
 
 def new(
