@@ -33,6 +33,7 @@ from privkit.wire.channel import seen_alone, shared_lower
 _BUILDER = "privkit.audit.export:clients"
 _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answers"})
 """Effects that stages may have if a replay without noise is to be compared with the release."""
+_KEPT: dict[object, Declared] = {}  # results for one recording at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +106,6 @@ def declared_by(recording: Recording) -> Declared:
         _KEPT.clear()
         _KEPT[key] = found
     return _KEPT[key]
-
-
-_KEPT: dict[object, Declared] = {}  # results for one recording at most
 
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:

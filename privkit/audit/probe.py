@@ -37,6 +37,10 @@ from privkit.training import train
 from privkit.wire.channel import record_rounds
 
 ROUNDS = 4  # number of rounds in an epoch of random records; the adversary holds the same records
+_LONG = 0.25  # a training step must take this many seconds before its time is scaled to a larger batch
+_FACTOR = 6
+"""Factor by which a batch grows if a step is too short to time, and shrinks if an attack finishes no epoch."""
+_IDLE = "at least; its first epoch takes longer than an estimate is allowed to"
 _NONE: Any = None
 
 
@@ -100,12 +104,6 @@ class Rehearsal(TrainedContext):
     def upper_history(self) -> list[nn.Module] | None:
         """The current server's segment as its only past state, since a dry run repeats no training."""
         return None if (upper := self.upper()) is None else [upper]
-
-
-_LONG = 0.25  # a training step must take this many seconds before its time is scaled to a larger batch
-_FACTOR = 6
-"""Factor by which a batch grows if a step is too short to time, and shrinks if an attack finishes no epoch."""
-_IDLE = "at least; its first epoch takes longer than an estimate is allowed to"
 
 
 def check_shapes(config: AuditConfig, pools: Pools) -> None:

@@ -40,6 +40,9 @@ from privkit.settings.values import as_device
 from privkit.torch_utils.freed_memory import keep_freed_memory
 from privkit.torch_utils.precision import computes_bfloat16
 
+_one = Lock()
+_opened: tuple[str, CellWorker] | None = None
+
 
 @dataclass(kw_only=True)
 class CellWorker:
@@ -151,10 +154,6 @@ class _Scratch(RunFolder):
             if done is not None:
                 write_bytes(path, done)
         return path
-
-
-_one = Lock()
-_opened: tuple[str, CellWorker] | None = None
 
 
 def compute(job: Job, task: Task) -> TaskResult:

@@ -16,6 +16,15 @@ import typer
 from privkit.errors import UsageError, tell, unknown
 from privkit.reports.escape import console, terminal, terminal_json
 
+AsEvents = Annotated[bool, typer.Option("--json", help="JSON on standard output: one event per line, then the result.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Print only failures, without progress and tables; set the exit code.")
+]
+Junit = Annotated[Path | None, typer.Option(help="Write cells, checks and gates as JUnit XML.")]
+Annotations = Annotated[
+    str | None, typer.Option(help="Failures as annotations: github or none. [github inside GitHub Actions]")
+]
+
 
 def say(*lines: str) -> None:
     """Print lines. A line break inside a line is escaped, since it can only come from a name of unknown origin."""
@@ -40,16 +49,6 @@ def _fields(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return json.loads(value.model_dump_json()) if hasattr(value, "model_dump_json") else str(value)
-
-
-AsEvents = Annotated[bool, typer.Option("--json", help="JSON on standard output: one event per line, then the result.")]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", help="Print only failures, without progress and tables; set the exit code.")
-]
-Junit = Annotated[Path | None, typer.Option(help="Write cells, checks and gates as JUnit XML.")]
-Annotations = Annotated[
-    str | None, typer.Option(help="Failures as annotations: github or none. [github inside GitHub Actions]")
-]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,8 @@ from privkit.settings.table import DEFAULTS
 if TYPE_CHECKING:
     from privkit.settings.config import AuditConfig
 
+ASKED = 1000  # cells above which a grid needs --yes
+_AXES = ("dataset", "model")
 _RUN = ("junit", "annotations", "quiet", "as_json")
 """Flags that control how a run is shown; they apply to new and to finished runs."""
 
@@ -124,10 +126,6 @@ def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> 
             f"{run} has no frontier: it needs two defended settings, each with an accuracy and an attack that "
             f"reconstructs records; audit more settings with privkit frontier --defense … --vary …"
         )
-
-
-ASKED = 1000  # cells above which a grid needs --yes
-_AXES = ("dataset", "model")
 
 
 def grid_runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, AuditConfig]:

@@ -52,6 +52,7 @@ Remembered = dict[int, Tensor]
 """Client -> ids of the records whose labels it knows, which stay the same in all epochs."""
 Epoch = tuple[Tensor, Remembered]
 """The ids of the N records that each client sent in one epoch, [clients, N], and the records with known labels."""
+_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # one replayed epoch at most
 
 
 def ask(context: AttackContext) -> Row:
@@ -246,9 +247,6 @@ def _repeated(context: TrainedContext) -> Transcript:
         _KEPT.clear()
         _KEPT[key] = transcript
     return _KEPT[key]
-
-
-_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # one replayed epoch at most
 
 
 def _each_epoch(
