@@ -19,11 +19,9 @@ from privkit.reports.charts import Told
 from privkit.reports.evidence import evidence
 from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
-from privkit.reports.page import Write
-from privkit.reports.schema import Manifest, Row
+from privkit.reports.schema import Row
 from privkit.reports.strongest import counted
 from privkit.reports.summaries import over_seeds
-from privkit.reports.verdict import Verdict
 from privkit.run import records
 from privkit.run.verify import examine
 from privkit.settings.table import FLAGS
@@ -56,23 +54,15 @@ def build(
         write_bytes(path, data)
         files[path.relative_to(run).as_posix()] = digest(data)
 
-    written = _rendered(run, rows, manifest, verdict, write, pictures)
-    records.write_verdict(run, verdict.model_copy(update={"files": files}))
-    return written
-
-
-def _rendered(
-    run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write, with_pictures: bool
-) -> Path:
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
-    images, shown = {kind.noun for kind in KINDS.values() if kind.pictures}, rows if with_pictures else []
-    pictures = {row.cell: one for row in shown if row.records in images and (one := _pictures(homes[row.cell], row))}
+    images, shown = {kind.noun for kind in KINDS.values() if kind.pictures}, rows if pictures else []
+    strips = {row.cell: one for row in shown if row.records in images and (one := _pictures(homes[row.cell], row))}
     texts = {row.cell: some for row in shown if row.records not in images and (some := _texts(homes[row.cell], row))}
-    if not with_pictures:
+    if not pictures:
         (run / "report" / "figures" / page.STRIPS).unlink(missing_ok=True)  # strips of an earlier report
-    for cell, found in pictures.items():
+    for cell, found in strips.items():
         write(homes[cell] / records.STRIP, gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
     report = page.Report(
         rows=rows,
@@ -80,13 +70,15 @@ def _rendered(
         threats=threats_of(rows),
         manifest=manifest,
         verdict=verdict,
-        pictures=pictures,
+        pictures=strips,
         texts=texts,
-        left_out=not with_pictures,
+        left_out=not pictures,
         told={row.cell: scores for row in rows if (scores := _told(homes[row.cell], row))},
         commands={row.cell: command for row in rows if (command := cell_command(manifest.argv, row))},
     )
-    return page.render(report, run / "report", write)
+    written = page.render(report, run / "report", write)
+    records.write_verdict(run, verdict.model_copy(update={"files": files}))
+    return written
 
 
 def _pictures(cell: Path, row: Row) -> Pictures | None:

@@ -368,15 +368,11 @@ def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
     seeds = [tuple(one.row["seed"] for one in group) for group in groups.values()]
     found = estimate([replace(group[0].config, seeds=own) for group, own in zip(groups.values(), seeds, strict=True)])
     for one, (_, timed) in zip(ordered, found.cells, strict=True):
-        say(f"{_called(one)}: about {timed.seconds:.0f} s")
+        config, row = one.config, one.row
+        parts = [config.dataset.label, config.model.label, row["protocol"], row["partition"]]
+        parts += [f"auxiliary {config.auxiliary}", f"seed {row['seed']}", f"of {one.experiment}"]
+        say(f"{row['defense']} / {row['attack']}, {', '.join(parts)}: about {timed.seconds:.0f} s")
     say(f"{len(cells)} cells at scale {scale}, {found.sentence}; run folders in {out}", *found.needs)
-
-
-def _called(one: Work) -> str:
-    config = one.config
-    parts = [config.dataset.label, config.model.label, one.row["protocol"], one.row["partition"]]
-    parts += [f"auxiliary {config.auxiliary}", f"seed {one.row['seed']}", f"of {one.experiment}"]
-    return f"{one.row['defense']} / {one.row['attack']}, {', '.join(parts)}"
 
 
 def _methods(found: Reproduced) -> TextTable:

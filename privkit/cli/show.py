@@ -152,7 +152,8 @@ def _print_run(rows: list[Any], threats: Any, conclusions: Sequence[Any], page: 
     }
     show(*proofs)
     for group in grouped(rows, lambda row: (row.defense, row.seed)).values():
-        shared = _shared(group)
+        first, *others = map(_said, group)
+        shared = [line for line in first if others and all(line in one for one in others)]
         title = [(f"{group[0].defense}, seed {group[0].seed}, under each attack", None)] if shared else []
         for text, style in (*title, *shared, *(line for row in group for line in _remarks(row, shared))):
             show(text, style=style)
@@ -165,12 +166,6 @@ def _said(row: Any) -> dict[tuple[str, str | None], None]:
     told = [(f"  {text}", None) for text in (*filter(None, [bound]), *row.notes)]
     noted = [(f"  note: {caveat}", "dim") for caveat in row.caveats if not bound.startswith(caveat)]
     return dict.fromkeys([*told, *noted])
-
-
-def _shared(rows: Sequence[Any]) -> list[tuple[str, str | None]]:
-    """The remarks that all of several rows have in common; empty for a single row."""
-    first, *others = map(_said, rows)
-    return [line for line in first if others and all(line in one for one in others)]
 
 
 def _remarks(row: Any, shared: Sequence[tuple[str, str | None]]) -> Iterator[tuple[str, str | None]]:

@@ -9,7 +9,8 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Mounting, Scores, Session, View
 from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.labels.label_leak import LabelLeak
-from privkit.audit.goals.label_adversary import best_cut, other_labels
+from privkit.audit.goals.label_adversary import other_labels
+from privkit.audit.goals.label_answers import best_cut
 from privkit.audit.goals.labels import asked
 from privkit.wire.transcript import RecordedRound, Transcript
 

@@ -10,7 +10,7 @@ from torch import Generator
 
 from privkit.attacks.base import Mounting, Observation, Scores, Session
 from privkit.attacks.goals.membership import MembershipObservation
-from privkit.audit.goals import label_adversary, labels
+from privkit.audit.goals import label_adversary, label_answers, labels
 from privkit.audit.goals.context import told_apart
 from privkit.audit.goals.distinguish import noiseless, rows_of
 from privkit.audit.run import run_audit
@@ -40,10 +40,10 @@ def test_a_records_scores_are_pooled_over_epochs_whatever_their_order_and_scale(
         values = 10.0**-epoch * (positive + 2 * torch.randn(400, generator=draws))[order]
         epochs.append((Scores(values=values, examples=torch.arange(400)), positive[order], rounds))
         records.append(order)
-    one, nine = (told_apart(*label_adversary._pooled(epochs[-count:], records[-count:]))["auc"] for count in (1, 9))
+    one, nine = (told_apart(*label_answers._pooled(epochs[-count:], records[-count:]))["auc"] for count in (1, 9))
     assert one.value < 0.7
     assert nine.value > 0.8
-    assert label_adversary._pooled(epochs[-1:], records[-1:])[0].values is epochs[-1][0].values
+    assert label_answers._pooled(epochs[-1:], records[-1:])[0].values is epochs[-1][0].values
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -57,7 +57,7 @@ def test_epochs_that_leak_in_opposite_directions_do_not_cancel_and_noise_stays_n
             values = (-1) ** epoch * (strength * positive + torch.randn(400, generator=draws))[order]
             epochs.append((Scores(values=values, examples=torch.arange(400)), positive[order], rounds))
             records.append(order)
-        area = told_apart(*label_adversary._pooled(epochs, records))["auc"].value
+        area = told_apart(*label_answers._pooled(epochs, records))["auc"].value
         assert least <= abs(area - 0.5) <= most
 
 
@@ -72,7 +72,7 @@ def test_scores_of_all_labels_are_pooled_likewise() -> None:
         scores = Scores(values=of_labels[:, 1], examples=torch.arange(300), of_labels=of_labels)
         epochs.append((scores, truth[order], rounds))
         records.append(order)
-    pooled, of, _ = label_adversary._pooled(epochs, records)
+    pooled, of, _ = label_answers._pooled(epochs, records)
     alone, together = labels.named_accuracy(epochs[-1][0], truth[order]), labels.named_accuracy(pooled, of)
     assert alone["label_accuracy"].value < 0.6 < 0.75 < together["label_accuracy"].value
 
@@ -353,7 +353,7 @@ def test_the_order_of_an_epoch_is_the_one_that_was_trained_in(tmp_path: Path, mo
     """Labels of the rows that the context names are those that the rounds had, in the order of the clients."""
     asked, agree = labels.asked, []
 
-    def watched(transcript: Transcript, context: Any, stage: Any, of_epoch: Any, cut: Any) -> label_adversary.Asked:
+    def watched(transcript: Transcript, context: Any, stage: Any, of_epoch: Any, cut: Any) -> label_answers.Asked:
         sent = torch.cat([kept.labels.unflatten(0, (2, -1)) for kept in transcript.rounds], 1)
         agree.append(torch.equal(context.seed_data.splits.private.y[of_epoch[0]], sent))
         return asked(transcript, context, stage, of_epoch, cut)

@@ -24,17 +24,8 @@ from privkit.audit.contained import is_own_part
 from privkit.audit.defended import train_again
 from privkit.audit.goals.context import AttackContext, better_than_chance, must_have_one_label, told_apart
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
-from privkit.audit.goals.label_adversary import (
-    Asked,
-    Cut,
-    best_cut,
-    known_rows,
-    observed,
-    of_places,
-    other_labels,
-    own_labels,
-    party,
-)
+from privkit.audit.goals.label_adversary import Cut, known_rows, observed, of_places, other_labels, own_labels, party
+from privkit.audit.goals.label_answers import Asked, best_cut
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
 from privkit.audit.probe import Rehearsal
 from privkit.domains.base import several
