@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from privkit.cli.frontier import varied
+from privkit.cli.sweeps import varied
 from privkit.errors import UsageError
 from privkit.reports.frontier import frontier, frontier_chart, frontier_csv, frontier_table
 from privkit.reports.schema import Check, Row
