@@ -15,8 +15,7 @@ if __name__ != "privkit.accountants":
     raise ImportError("import privkit.accountants, not accountants: this folder is a part of the privkit package")
 
 if TYPE_CHECKING:
-    from privkit.accountants.answer import delta, epsilon, epsilons, rdp, trade_off
-    from privkit.accountants.base import RenyiCurve, no_protection
+    from privkit.accountants.answer import RenyiCurve, delta, epsilon, epsilons, no_protection, rdp, trade_off
     from privkit.accountants.calibration import Calibrated, calibrate
     from privkit.accountants.compile import curve
     from privkit.accountants.ledger import BudgetSpent, Charge, Ledger, PrivacyBudget
@@ -56,7 +55,7 @@ ACCOUNTANTS: dict[str, str] = {
     "batch_shuffle": "privkit.accountants.shuffles.certificates:batch_shuffle",
     "entropy_after_attack": "privkit.accountants.shuffles.entropy:entropy_after_attack",
     "epsilon": "privkit.accountants.answer:epsilon",
-    "no_protection": "privkit.accountants.base:no_protection",
+    "no_protection": "privkit.accountants.answer:no_protection",
     "patch_shuffle": "privkit.accountants.shuffles.certificates:patch_shuffle",
 }
 """Name -> "module:function"; each function returns a `Certificate`."""

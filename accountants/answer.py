@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import exp, inf, isfinite
 
 import numpy as np
@@ -10,10 +11,9 @@ from numpy.typing import ArrayLike
 
 from privkit.accountants import compile as compiled
 from privkit.accountants import validate
-from privkit.accountants.base import RenyiCurve
 from privkit.accountants.bounds import bound
 from privkit.accountants.bounds.bound import Bound, Limit
-from privkit.accountants.bounds.concentrated import gdp, zcdp
+from privkit.accountants.bounds.gdp import gdp, zcdp
 from privkit.accountants.bounds.numerical_composition import tight_bounds
 from privkit.accountants.bounds.renyi_composition import renyi_bound
 from privkit.accountants.bounds.step import Steps
@@ -21,7 +21,26 @@ from privkit.accountants.region import region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import assumptions, library_versions, statement, warnings
 from privkit.shared.array import Array
-from privkit.shared.certificate import Certificate
+from privkit.shared.certificate import Certificate, Relation, Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenyiCurve:
+    """Rényi differential privacy of a whole run at A orders. The fields after `values` are as in `Certificate`.
+
+    Attributes:
+        orders: the A orders, each > 1.
+        values: for each order, an upper bound ≥ 0, in nats, on the Rényi divergence of the run.
+    """
+
+    orders: tuple[float, ...]
+    values: tuple[float, ...]
+    method: str
+    relation: Relation
+    unit: Unit
+    assumptions: tuple[str, ...]
+    source: str
+    versions: dict[str, str]
 
 
 def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
@@ -113,6 +132,21 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     value = delta_of(least.value, e, run)
     lower = e if best.exact and mechanism.attained and value != _SMALLEST else None
     return _certified(mechanism, run, best, least, e, value, lower)
+
+
+def no_protection() -> Certificate:
+    """The certificate of an unprotected release: ε is infinite, since nothing is proven.
+
+    Source: the definition of DP; the smashed data (the activations at the cut layer) leave the client unchanged.
+
+    >>> no_protection().epsilon
+    inf
+    """
+    return Certificate(
+        kind="nothing",
+        statement="nothing is proven: the smashed data leave the client as they are; no differential privacy",
+        source="by definition",
+    )
 
 
 _SMALLEST = 5e-324  # the smallest positive float, reported if δ underflows, since δ = 0 would be a stronger claim

@@ -180,7 +180,6 @@ def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
     def misses(factor: float) -> bool:
         return target.cost(scaled(mechanism, factor)) > target.value
 
-    low, high = 1.0, 1.0
     if misses(1.0):
         low, high = doubled(misses, 1.0, 2.0, most=_LOUDEST)
         if high > _LOUDEST:

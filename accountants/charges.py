@@ -36,7 +36,8 @@ def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Boun
     if holding and holding[0].exact:
         return holding
     if total[0] < inf:
-        plain = all(one.sampling.rate == 1 and one.update_shift is not None and not has_secrets(one) for one in counts)
+        rates = [rate for one in counts for rate in (one.sampling.rate, getattr(one.lower_model, "rate", 1))]
+        plain = all(rate == 1 for rate in rates) and not any(map(has_secrets, counts))
         method = "Gaussian profile at √Σμ²" + ("" if plain else ", nothing credited to sampling")
         source = f"{BALLE_WANG}; Dong, Roth and Su 2022, Corollary 3.3"
         holding.append(GaussianBound(mu=float(np.sqrt(total[0])), method=method, source=source))

@@ -27,9 +27,8 @@ from privkit.accountants.charges import (
     units_and_charges,
     within,
 )
-from privkit.accountants.filters import ADAPTIVE, FIXED, Filter, best_filter
+from privkit.accountants.filters import ADAPTIVE, FIXED, Filter, Reading, best_filter, reading
 from privkit.accountants.ledger_file import MECHANISM, LedgerError, LedgerFile, charge_of_line, json_and_mechanism
-from privkit.accountants.odometer import Reading, reading
 from privkit.accountants.search import narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.wording import claim
@@ -231,7 +230,7 @@ class Ledger:
         return self._certificate(best, limit, e, delta_of(limit.value, e, steps_of_charges(self._counts)), None)
 
     def so_far(self, delta: float) -> Reading:
-        """The ε and δ that an adaptive ledger has spent so far. All readings of a run hold together (see `odometer`).
+        """The ε and δ that an adaptive ledger has spent so far. All readings of a run hold together (see `filters`).
 
         `delta` in (0, 1) must be fixed before the first release. Raises ValueError if the ledger is not adaptive.
         """

@@ -1,29 +1,23 @@
-"""Read parameter tables. A row describes a mechanism, and each row is checked on its own."""
+"""Read parameter tables: from a file (CSV with commas, semicolons or tabs; TOML; or JSON) to rows, and from rows to
+mechanisms. A row describes a mechanism, and each row is checked on its own."""
 
 from __future__ import annotations
 
+import csv
+import errno
+import json
+import stat
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from pathlib import Path
+from typing import Any, TextIO
 
-from privkit.accountants import validate
-from privkit.accountants.columns import BY_NAME, COLUMN_DEFAULTS, translated, words
-from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.accountants.spec.mixing import LARGEST, DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
+from privkit.accountants import columns, validate
+from privkit.accountants.spec import mixing, parts, secrets
+from privkit.accountants.spec.mechanism import Mixing, Participation, SplitMechanism
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
-from privkit.accountants.spec.parts import (
-    ALWAYS,
-    UNMIXED,
-    CutMix,
-    EveryRound,
-    Mixup,
-    Noise,
-    NoMixing,
-    Poisson,
-    WithoutReplacement,
-)
-from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs
 from privkit.accountants.spec.sensitivity import (
     Ball,
     BoxLabels,
@@ -35,7 +29,11 @@ from privkit.accountants.spec.sensitivity import (
     OneHot,
     PatchBall,
 )
-from privkit.accountants.table_files import load_rows as load_rows  # a part of this module's interface
+
+_MOST_BYTES = 1 << 26  # size limit of a TOML or JSON table, which is read whole
+_MOST_DOTS = 200
+_SHEETS = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".numbers")
+_DELIMITERS = (",", ";", "\t")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +63,12 @@ class _Row:
         wrong = []
         for name, value in cells.items():
             try:
-                self.given[name] = BY_NAME[name].parse(said.get(name, name), value)
+                self.given[name] = columns.BY_NAME[name].parse(said.get(name, name), value)
             except ValueError as error:
                 wrong.append(str(error))
         if wrong:
             raise ValueError("; ".join(wrong))
-        self._values = {**COLUMN_DEFAULTS, **start, **self.given}
+        self._values = {**columns.COLUMN_DEFAULTS, **start, **self.given}
         self._asked: set[str] = set()
 
     def __call__(self, name: str) -> Any:
@@ -80,12 +78,12 @@ class _Row:
     def needed(self, name: str, why: str) -> Any:
         value = self(name)
         if value is None:
-            raise ValueError(f"{name} is empty; {why} needs it ({BY_NAME[name].what})")
+            raise ValueError(f"{name} is empty; {why} needs it ({columns.BY_NAME[name].what})")
         return value
 
     def check_all_asked(self) -> None:
         for name, value in self.given.items():
-            column = BY_NAME[name]
+            column = columns.BY_NAME[name]
             if column.belongs and name not in self._asked and value != column.default:
                 said = self.said.get(name, name)
                 raise ValueError(
@@ -104,7 +102,7 @@ def mechanism_of(cells: Mapping[str, Any], start: Mapping[str, Any] | None = Non
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'
     """
-    return _mechanism_of_row(translated(cells), words(cells), start or {})
+    return _mechanism_of_row(columns.translated(cells), columns.words(cells), start or {})
 
 
 def _mechanism_of_row(cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> SplitMechanism:
@@ -116,16 +114,18 @@ def _mechanism_of_row(cells: Mapping[str, Any], said: Mapping[str, str], start: 
     law = NOISE_LAWS[named]
     for name in ("mechanism",) if law.answers else ("mechanism", "sigma"):
         if get(name) is None:
-            raise ValueError(f"{name} is empty; it must be {BY_NAME[name].what.removeprefix('required: ')}")
-    labels = _label_set(get)
+            raise ValueError(f"{name} is empty; it must be {columns.BY_NAME[name].what.removeprefix('required: ')}")
+    labels: ClipSet | None = None
+    if (labelled := get("labels")) != "none":
+        labels = OneHot() if labelled == "one_hot" else BoxLabels(classes=get.needed("classes", "labels = box"))
     smashed = _clip(get, law.norm, law.answers)
-    noise = Noise(
+    noise = parts.Noise(
         law=named,
         smashed=get.needed("noise_parameter", kind) if law.answers else get("sigma"),
         labels=None if labels is None else get("sigma_labels") or get("sigma") or 1.0,  # 1 without a sigma
         site="mixer" if law.answers or kind == "hidden_mask" else get("noise_site"),
     )
-    mixing, participation = _mixing_of_row(get), _participation_of_row(get)
+    mixed, participation = _mixing_of_row(get), _participation_of_row(get)
     get.check_all_asked()
     return SplitMechanism(
         smashed=smashed,
@@ -134,7 +134,7 @@ def _mechanism_of_row(cells: Mapping[str, Any], said: Mapping[str, str], start: 
         relation=get("relation"),
         unit=get("unit"),
         labels=labels,
-        mixing=mixing,
+        mixing=mixed,
         participation=participation,
         rounds=get("rounds"),
         releases=get("releases"),
@@ -148,11 +148,11 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
         name, line = cells.get("name"), getattr(cells, "line", 0)
         called = str(name) if name else f"line {line}" if line else f"row {number}"
         try:
-            row = translated(cells)
+            row = columns.translated(cells)
             # The mechanism comes first: an error in it matters more than a missing δ.
-            mechanism = _mechanism_of_row(row, words(cells), {})
+            mechanism = _mechanism_of_row(row, columns.words(cells), {})
             given = row.get("delta")
-            delta = BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
+            delta = columns.BY_NAME["delta"].parse("delta", given) if given not in (None, "") else default_delta
             if delta is None:
                 raise ValueError("delta is empty; fill the column or give --delta")
             checked = validate.delta(delta)
@@ -185,44 +185,38 @@ def _clip(get: _Row, norm: Norm, answers: bool) -> ClipSet | Categories:
     return Clamp(low=low, high=validate.real("clip_high", get("clip_high"), above=low), dimensions=get("dimensions"))
 
 
-def _label_set(get: _Row) -> ClipSet | None:
-    if get("labels") == "none":
-        return None
-    return OneHot() if get("labels") == "one_hot" else BoxLabels(classes=get.needed("classes", "labels = box"))
-
-
-def _mixing_of_row(get: _Row) -> NoMixing | Mixup | CutMix | HiddenMask:
+def _mixing_of_row(get: _Row) -> Mixing:
     kind = get("mechanism")
     if kind == "hidden_mask":
-        return HiddenMask(kept=get.needed("kept", "hidden_mask"), patches=get.needed("patches", "hidden_mask"))
+        return secrets.HiddenMask(kept=get.needed("kept", "hidden_mask"), patches=get.needed("patches", "hidden_mask"))
     if kind == "randomized_response":
-        return UNMIXED
+        return parts.UNMIXED
     colluding = get("colluding") == "yes"
     if kind not in ("dp_mixsl", "dp_cutmixsl"):
-        return NoMixing(colluding=True) if colluding else UNMIXED
+        return parts.NoMixing(colluding=True) if colluding else parts.UNMIXED
     ratio = _ratio(get)
     if kind == "dp_mixsl":
-        return Mixup(ratio=ratio, colluding=colluding)  # type: ignore[arg-type]  # Mixup refuses counts
-    return CutMix(ratio=ratio, patches=get.needed("patches", "dp_cutmixsl"), colluding=colluding)
+        return parts.Mixup(ratio=ratio, colluding=colluding)  # type: ignore[arg-type]  # Mixup refuses counts
+    return parts.CutMix(ratio=ratio, patches=get.needed("patches", "dp_cutmixsl"), colluding=colluding)
 
 
-def _ratio(get: _Row) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCounts:
+def _ratio(get: _Row) -> mixing.Ratio:
     law = get("ratio")
     if law in ("fixed", "counts"):
         name = "ratios" if law == "fixed" else "counts"
         values = get.needed(name, f"ratio = {law}")
         if "group" in get.given and get("group") != len(values):
             raise ValueError(f"group must be {len(values)}, as many as {name}, or left empty, got {get('group')}")
-        return FixedRatio(ratios=values) if law == "fixed" else FixedCounts(counts=values)
-    group = validate.whole("group", get.needed("group", f"ratio = {law}"), most=LARGEST)
+        return mixing.FixedRatio(ratios=values) if law == "fixed" else mixing.FixedCounts(counts=values)
+    group = validate.whole("group", get.needed("group", f"ratio = {law}"), most=mixing.LARGEST)
     if law == "equal":
-        return FixedRatio.equal(group)
+        return mixing.FixedRatio.equal(group)
     concentration = get.needed("concentration", f"ratio = {law}")
-    cls = DirichletRatio if law == "dirichlet" else DirichletCounts
+    cls = mixing.DirichletRatio if law == "dirichlet" else mixing.DirichletCounts
     return cls(concentration=concentration, clients=group, drawn=get("drawn"))
 
 
-def _participation_of_row(get: _Row) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
+def _participation_of_row(get: _Row) -> Participation:
     way = get("sampling")
     if way == "shuffled_epochs":
         if get("rate") is not None:
@@ -230,15 +224,135 @@ def _participation_of_row(get: _Row) -> EveryRound | ShuffledEpochs | WithoutRep
                 "rate belongs to sampling = poisson, but a loader that shuffles epochs does not sample that way: "
                 "leave rate empty, or let the loader draw each record independently"
             )
-        return ShuffledEpochs(epoch_rounds=get("epoch_rounds") or get("rounds"), records=get("records"))
+        return secrets.ShuffledEpochs(epoch_rounds=get("epoch_rounds") or get("rounds"), records=get("records"))
     if way == "random_allocation":
-        return RandomAllocation(participations=get("participations"), epoch_rounds=get("epoch_rounds") or get("rounds"))
+        return secrets.RandomAllocation(
+            participations=get("participations"), epoch_rounds=get("epoch_rounds") or get("rounds")
+        )
     if way == "poisson":
-        return Poisson(rate=get.needed("rate", "sampling = poisson"))
+        return parts.Poisson(rate=get.needed("rate", "sampling = poisson"))
     if way == "without_replacement":
         why = "sampling = without_replacement"
         group, clients = get.needed("group", why), get.needed("clients", why)
         if group > clients:
             raise ValueError(f"group must be at most clients = {clients}, got {group}")
-        return WithoutReplacement(chosen=group, clients=clients)
-    return ALWAYS
+        return parts.WithoutReplacement(chosen=group, clients=clients)
+    return parts.ALWAYS
+
+
+class Cells(dict[str, Any]):
+    """The cells of one row of a CSV file."""
+
+    line = 0  # number of the line on which the row ends, as an editor counts
+
+
+def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a parameter table, each as a dict from header to cell. A file named *.toml holds `[[row]]`
+    tables, and *.json a list of objects. Any other file is CSV, and so is a stream.
+
+    Of comma, semicolon and tab, CSV is split at the delimiter that yields the most known column names. Empty lines and
+    lines that begin with # are skipped. A cell that a row lacks is empty. Raises ValueError if the file cannot be read
+    in its format, or if a CSV header names an unknown column.
+    """
+    where = "standard input" if path is None else str(path)
+    try:
+        if path is None:
+            assert stream is not None
+            yield from _csv(stream, where)
+        elif path.suffix == ".toml":
+            yield from _objects(tomllib.loads(_whole_text(path)).get("row"), path)
+        elif path.suffix == ".json":
+            yield from _objects(json.loads(_whole_text(path)), path)
+        else:
+            _check_kind(path)
+            if path.suffix.lower() in _SHEETS:
+                raise ValueError(f"{where} is a spreadsheet ({path.suffix}); save its table as CSV in UTF-8")
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                yield from _csv(file, where)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{where} is not UTF-8 text (byte {error.start}); save it as CSV in UTF-8") from error
+    except OSError as error:
+        raise ValueError(f"{where} cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise ValueError(f"{where} is nested too deeply") from error
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, csv.Error) as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _check_kind(path: Path) -> None:
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is not a file")
+
+
+def _whole_text(path: Path) -> str:
+    _check_kind(path)
+    with path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"{path} has more than {_MOST_BYTES >> 20} MiB; save it as CSV, which is read row by row")
+    text = data.decode("utf-8-sig")
+    for number, line in enumerate(text.splitlines() if path.suffix == ".toml" else (), start=1):
+        if line.count(".") > _MOST_DOTS:  # a dotted key takes time and memory in the square of its parts
+            raise ValueError(f"{path} line {number} has more than {_MOST_DOTS} dots")
+    return text
+
+
+def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
+    counted = _Counted(file)
+    lines = _content(counted)
+    first = next(lines, "")
+    if "\0" in first:
+        raise ValueError(f"{where} is not text: it holds zero bytes; save the table as CSV in UTF-8")
+    if not first.strip():
+        raise ValueError(f"{where} is empty; its first line must name columns (see privkit epsilon --schema)")
+    headers = {
+        mark: [columns.spelled(name) for name in next(csv.reader([first], delimiter=mark))] for mark in _DELIMITERS
+    }
+    delimiter = max(_DELIMITERS, key=lambda mark: sum(columns.known(name) for name in headers[mark]))
+    names = headers[delimiter]
+    while names and not names[-1]:  # a delimiter at the end of the line
+        names.pop()
+    try:
+        columns.check_known(names)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"{where} names the column {twice[0]!r} twice")
+    for cells in csv.reader(lines, delimiter=delimiter):
+        values = [cell.strip() for cell in cells]
+        if any(values):
+            row = Cells(zip(names, values + [""] * (len(names) - len(values)), strict=False))
+            row.line = counted.line
+            if any(values[len(names) :]):
+                row[columns.TOO_MANY] = values[len(names) :]
+            yield row
+
+
+class _Counted:
+    def __init__(self, file: Iterable[str]) -> None:
+        self._file, self.line = file, 0
+
+    def __iter__(self) -> Iterator[str]:
+        for self.line, text in enumerate(self._file, start=1):  # noqa: B020
+            yield text
+
+
+def _content(file: Iterable[str]) -> Iterator[str]:
+    """The lines without comments and without empty lines before the header; a line inside quotes is not a comment."""
+    quoted, begun = False, False
+    for line in file:
+        if not quoted and (line.lstrip().startswith("#") or not (begun or line.strip())):
+            continue
+        begun = True
+        quoted ^= line.count('"') % 2 == 1
+        yield line
+
+
+def _objects(value: Any, path: Path) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        wanted = "[[row]] tables" if path.suffix == ".toml" else "a list of objects"
+        raise ValueError(f"{path} must hold {wanted}, one per row")
+    names = dict.fromkeys(columns.spelled(name) for row in value for name in row)
+    for row in value:
+        yield names | {columns.spelled(name): cell for name, cell in row.items()}

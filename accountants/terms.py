@@ -51,7 +51,7 @@ def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = 
     """The guarantee of a mechanism in the terms of NIST SP 800-226, as a dict from term to text. With `tight`, a
     smaller μ of Gaussian DP is fitted if sampling is secret; this takes tenths of a second.
 
-    Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ: `bounds.concentrated`, a fitted μ: `bounds.gdp`.
+    Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ: `bounds.gdp`.
 
     >>> from privkit.accountants import answer
     >>> from privkit.accountants.table import mechanism_of

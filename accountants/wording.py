@@ -47,7 +47,12 @@ def said(mechanism: SplitMechanism) -> _Said:
 def _said_of_mechanism(mechanism: SplitMechanism) -> list[str]:
     noise = mechanism.noise
     if isinstance(categories := mechanism.smashed, Categories):
-        return _said_of_answers(mechanism, categories)
+        each = f"{categories.answers:,} answer{'s' if categories.answers > 1 else ''}"
+        return [
+            f"a release holds {each} of {categories.classes:,} categories, and nothing else that depends on the record",
+            "every answer is replaced by a uniform draw of the categories with probability "
+            f"{rounded_up(noise.smashed, 6)}, by a coin of its own, afresh in every release",
+        ]
     said = [_said_of_clip(mechanism.smashed)]
     if mechanism.labels is None:
         said.append("labels stay with the client; nothing that reveals them is released")
@@ -79,7 +84,9 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
         rounds += f" in shuffled epochs of {part.epoch_rounds:,}"
     if isinstance(updates := mechanism.lower_model, PrivateUpdates):
         rounds += f" and {updates.steps:,} update{'s' * (updates.steps > 1)} of the lower model"
-    return f"{claim(mechanism, epsilon, delta)}, over {rounds}{_said_of_draws(mechanism)}"
+    if mechanism.rounds > 1 and isinstance(getattr(mechanism.mixing, "ratio", None), DirichletRatio | DirichletCounts):
+        rounds += f" with mixing ratios drawn {'once for all of them' if mechanism.drawn_once else 'afresh in each'}"
+    return f"{claim(mechanism, epsilon, delta)}, over {rounds}"
 
 
 def claim(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
@@ -99,13 +106,6 @@ def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
     return ()
 
 
-def _said_of_draws(mechanism: SplitMechanism) -> str:
-    random = isinstance(getattr(mechanism.mixing, "ratio", None), DirichletRatio | DirichletCounts)
-    if not random or mechanism.rounds == 1:
-        return ""
-    return f" with mixing ratios drawn {'once for all of them' if mechanism.drawn_once else 'afresh in each'}"
-
-
 @cache
 def library_versions() -> dict[str, str]:
     """Versions of numpy, scipy, dp-accounting and opacus; "absent" for a library that is not installed."""
@@ -116,15 +116,6 @@ def library_versions() -> dict[str, str]:
         except PackageNotFoundError:
             versions[name] = "absent"
     return versions
-
-
-def _said_of_answers(mechanism: SplitMechanism, categories: Categories) -> list[str]:
-    each = f"{categories.answers:,} answer{'s' if categories.answers > 1 else ''}"
-    return [
-        f"a release holds {each} of {categories.classes:,} categories, and nothing else that depends on the record",
-        "every answer is replaced by a uniform draw of the categories with probability "
-        f"{rounded_up(mechanism.noise.smashed, 6)}, by a coin of its own, afresh in every release",
-    ]
 
 
 def _said_of_mixing(mechanism: SplitMechanism) -> list[str]:
@@ -206,7 +197,9 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
         said = [
             f"each unit is in one of the {part.epoch_rounds:,} batches of an epoch, which have a fixed size and are "
             "dealt by a permutation that does not depend on the data",
-            _said_of_order(part.records)
+            f"in every epoch the client's {part.records:,} records are dealt by a uniform order that the server does "
+            "not learn; each is alone in a row, and apart from this noisy row, all that is released is the same for "
+            "every record"
             if part.records is not None
             else "the server is assumed to know which batch, since the other units can reveal it: nothing is credited "
             "to the shuffle",
@@ -236,14 +229,6 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
             "noise alone arrives in the unit's place; a missing message, or a sum with less noise, is not covered"
         )
     return said
-
-
-def _said_of_order(records: int) -> str:
-    return (
-        f"in every epoch the client's {records:,} records are dealt by a uniform order that the server does not "
-        f"learn; each is alone in a row, and apart from this noisy row, all that is released is the same for every "
-        f"record"
-    )
 
 
 def _composition(mechanism: SplitMechanism) -> list[str]:

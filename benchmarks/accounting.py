@@ -21,7 +21,8 @@ from time import process_time
 import numpy as np
 
 from privkit.accountants import answer, compile, table
-from privkit.accountants.bounds import gaussian, pld
+from privkit.accountants.bounds import gaussian
+from privkit.accountants.bounds import numerical_composition as pld
 from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio

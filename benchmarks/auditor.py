@@ -24,8 +24,7 @@ import numpy as np
 
 from privkit.accountants.auditing.families import GAUSSIAN, Family, ScaledNoise
 from privkit.accountants.auditing.independent import epsilon_independent
-from privkit.accountants.auditing.one_run import epsilon_one_run
-from privkit.accountants.auditing.one_run_curve import epsilon_one_run_curve, planned_guesses
+from privkit.accountants.auditing.one_run import epsilon_one_run, epsilon_one_run_curve, planned_guesses
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, Poisson

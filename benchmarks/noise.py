@@ -187,8 +187,8 @@ def steps(options: Options) -> None:
         "noise": NOISE,
         "noise, masked": f"{NOISE}+masking",
         "noise, scaled": f"{NOISE}+scaling",
-        "noise, scaled by estimate": f"{NOISE}+scaling:factor=auto",
-        "noise, masked by estimate": f"{NOISE}+masking:keep=auto",
+        "noise, scaled by an estimated factor": f"{NOISE}+scaling:factor=auto",
+        "noise, masked by an estimated share": f"{NOISE}+masking:keep=auto",
     }
     works = {name: ours(defense, options, "float32") for name, defense in stages.items()}
     works["noise, masked, bfloat16"] = ours(stages["noise, masked"], options, "bfloat16")

@@ -32,11 +32,10 @@ from privkit.metrics.perception import Perception
 from privkit.models.patch_splitnn import PatchSplitNN
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_values
-from privkit.run.ingredients import ingredients
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import plan
-from privkit.run.progress import Silent
-from privkit.run.provenance import circumstances, manifest
+from privkit.run.progress import Progress
+from privkit.run.provenance import circumstances, ingredients, manifest
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 from privkit.shared.measures import measure
@@ -112,7 +111,7 @@ def audited(config: AuditConfig, folder: Path, counts: tuple[int, ...]) -> Itera
                 done, _ = run.finished(cell.id for cell in cells)
                 for cell in cells:
                     made = made_of[cell.id].on(seed_data.hashes)
-                    yield count, done.get(cell.id) or run.finish(run_cell(part, cell, seed_data, run, Silent(), made))
+                    yield count, done.get(cell.id) or run.finish(run_cell(part, cell, seed_data, run, Progress(), made))
 
 
 def record(values: tuple[object, ...]) -> None:

@@ -25,7 +25,7 @@ from privkit.files.paths import file_name
 from privkit.parts.registry import parse
 from privkit.reports.registry import REGISTRY, Entry, read_registry, registry_csv
 from privkit.reports.schema import Row
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 from privkit.run.records import read_rows
 from privkit.settings.quick_attacks import AUTO, choose
 from privkit.settings.resolve import resolve
@@ -111,7 +111,7 @@ def main(options: Options) -> None:
     for folder in options.collect:
         _add(Path(folder), read_rows(Path(folder)), title if title != dataset else None)
     for given, name in () if options.collect else audits(options, read_registry()):
-        run = run_audit(resolve(given), out=Path(options.out) / name, progress=Silent())
+        run = run_audit(resolve(given), out=Path(options.out) / name, progress=Progress())
         _add(run.folder, run.rows, title)
 
 

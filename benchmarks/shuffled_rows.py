@@ -18,7 +18,8 @@ from time import process_time
 
 import numpy as np
 
-from privkit.accountants.bounds import gaussian, pld
+from privkit.accountants.bounds import gaussian
+from privkit.accountants.bounds import numerical_composition as pld
 from privkit.accountants.bounds.likelihood_sums import hidden_delta
 from privkit.accountants.bounds.loss_distribution import GridTooLarge, Profile
 from privkit.accountants.bounds.shuffled_rows import LARGEST_SHIFT, TOLD, profile

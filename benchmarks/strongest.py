@@ -28,7 +28,7 @@ from privkit.defenses import DEFENSES
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import falls
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 from privkit.settings.config import AuditConfig
 from privkit.settings.quick_attacks import AUTO_THREAT_MODELS, TABLE
 from privkit.settings.resolve import resolve
@@ -64,7 +64,7 @@ class Options:
     measure: bool = True
 
 
-class Clock(Silent):
+class Clock(Progress):
     """Measures the CPU seconds of each stage of a run, by the stage's name."""
 
     def __init__(self) -> None:

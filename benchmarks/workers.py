@@ -26,7 +26,7 @@ from privkit.audit.worker import CellWorker, Job, Task, TaskResult
 from privkit.reports.schema import Row
 from privkit.run.engines import Processes
 from privkit.run.ledger import RunLedger
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 from privkit.run.provenance import manifest
 from privkit.run.records import line
 from privkit.settings.config import AuditConfig
@@ -90,7 +90,7 @@ def multiply(steps: int) -> None:
 def spent(config: AuditConfig, executor: Executor, ahead: int, compute: Callable[[dict[str, str]], Compute]) -> str:
     """Wall time and the command's CPU time per cell, as text, from the plan to the last line."""
     with tempfile.TemporaryDirectory() as home, RunLedger(Path(home) / "run", manifest(config, threads=1)) as ledger:
-        worker = CellWorker(config=config, device=torch.device("cpu"), threads=1, progress=Silent())
+        worker = CellWorker(config=config, device=torch.device("cpu"), threads=1, progress=Progress())
         leader, task = Leader(worker=worker, ledger=ledger), compute(rows(worker))
         start, cpu = perf_counter(), process_time()
         leader.open()

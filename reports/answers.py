@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from privkit.reports.schema import Row
-from privkit.reports.summaries import over_seeds
+from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.tables import UNKNOWN, Table, interval, note_of, summary_note, summary_table, table
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.measures import ORDERS, TOLD_APART, Measure, measure

@@ -19,6 +19,11 @@ from privkit.reports import escape
 
 COLORS = ("#3b4cc0", "#d1495b", "#2a9d8f", "#e9a03b", "#7b5ea7", "#5c6770", "#8c564b", "#17becf")
 MUTED = "#667085"
+_JUDGED: dict[bool, dict[str, Any]] = {
+    True: {"marker": "o", "mfc": "white", "ms": 4.5},
+    False: {"marker": "x", "ms": 5},
+}
+"""Whether a published value is a bound -> its mark."""
 _WIDE = 20.0  # ratio of the largest to the smallest ε above which the axis is logarithmic
 
 
@@ -79,9 +84,11 @@ def curves(
             heights.append(shown)
             style: dict[str, Any] = {"ls": (0, (4, 2)), "lw": 1.4} if suffix else {"ls": "-", "lw": 2.0, "alpha": 0.85}
             axis.plot(curve.values, shown, color=color, zorder=3 if suffix else 2, **style)
-            if suffix:
-                _marks(axis, curve, shown, color)
-            elif whole or np.isfinite(shown).sum() == 1:
+            if suffix and curve.sound is not None:
+                for ok, mark in _JUDGED.items():
+                    chosen = np.where(curve.sound == ok, shown, np.nan)
+                    axis.plot(curve.values, chosen, ls="", color=color, zorder=4, **mark)
+            elif not suffix and (whole or np.isfinite(shown).sum() == 1):
                 axis.plot(curve.values, shown, "o", ms=3.5, color=color, zorder=2)
             if (finite := np.flatnonzero(np.isfinite(shown))).size:
                 ends.append((curve.values[finite[-1]], shown[finite[-1]], escape.figure(curve.label) + suffix, color))
@@ -97,14 +104,6 @@ def curves(
     axis.set_axisbelow(True)
     figure.legend(handles=_key(drawn), loc="outside lower left", ncols=4, frameon=False, fontsize=7.5)
     return figure
-
-
-def _marks(axis: Any, curve: BudgetCurve, shown: NDArray[np.float64], color: str) -> None:
-    if curve.sound is None:
-        return
-    for ok, mark in ((True, {"marker": "o", "mfc": "white", "ms": 4.5}), (False, {"marker": "x", "ms": 5})):
-        chosen = np.where(curve.sound == ok, shown, np.nan)
-        axis.plot(curve.values, chosen, ls="", color=color, zorder=4, **mark)
 
 
 def _scales(axis: Any, heights: NDArray[np.float64], log_x: bool, whole: bool, drawn: Sequence[BudgetCurve]) -> None:
@@ -161,7 +160,7 @@ def _key(drawn: Sequence[BudgetCurve]) -> list[Line2D]:
         kinds.append(Line2D([], [], color=MUTED, lw=1.4, ls=(0, (4, 2)), label="as published"))
     judged = [curve.sound for curve in drawn if curve.sound is not None]
     if any(sound.any() for sound in judged):
-        kinds.append(Line2D([], [], color=MUTED, ls="", marker="o", mfc="white", ms=4.5, label="published, a bound"))
+        kinds.append(Line2D([], [], color=MUTED, ls="", **_JUDGED[True], label="published, a bound"))
     if any(not sound.all() for sound in judged):
-        kinds.append(Line2D([], [], color=MUTED, ls="", marker="x", ms=5, label="published, no bound"))
+        kinds.append(Line2D([], [], color=MUTED, ls="", **_JUDGED[False], label="published, no bound"))
     return kinds

@@ -12,8 +12,8 @@ from math import inf, isfinite, log10
 from privkit.reports.charts import BOTTOM, LEFT, RIGHT, TOP, Chart, Mark, Shape, padded_range, panel, points
 from privkit.reports.columns import flat_csv, flattened
 from privkit.reports.schema import Row, Summary
+from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.strongest import BEFORE, OPTIONS, began, counted, relied, sound, undefended, without_options
-from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import Table, interval
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
@@ -290,7 +290,9 @@ def _labelled(marks: list[Mark], labels: list[str], words: list[tuple[float, flo
             left = x if anchor == "start" else x - wide
             box = (left, y - _LINE, left + wide, y)
             inside = left > LEFT and left + wide < _WIDTH and box[1] > TOP and y < _HEIGHT - BOTTOM
-            if inside and not any(_overlap(box, other) for other in taken):
+            if inside and not any(
+                box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
+            ):
                 taken.append(box)
                 placed[number] = (x, y, anchor)
                 break
@@ -298,7 +300,3 @@ def _labelled(marks: list[Mark], labels: list[str], words: list[tuple[float, flo
         replace(mark, label=labels[number], label_at=placed[number]) if number in placed else mark
         for number, mark in enumerate(marks)
     )
-
-
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -80,7 +80,7 @@ def plan(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
         return ""
 
     monkeypatch.setattr("privkit.cli.estimate.preview", preview)
-    monkeypatch.setattr("privkit.cli.reproduce._preview", preview)
+    monkeypatch.setattr("privkit.cli.papers._preview", preview)
     arguments = shlex.split(command.replace(".../experiments", str(EXPERIMENTS)))[1:]
     result = CliRunner().invoke(app, [*arguments, *(["--dry-run"] if "--dry-run" not in arguments else [])])
     assert result.exit_code == 0, result.exception or result.output

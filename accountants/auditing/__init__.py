@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     from privkit.accountants.auditing.families import Approximate, Gaussian, ScaledNoise
     from privkit.accountants.auditing.independent import ceiling_independent, epsilon_independent
     from privkit.accountants.auditing.many_runs import ceiling_many_runs, epsilon_clopper_pearson
-    from privkit.accountants.auditing.one_run import ceiling_one_run, epsilon_one_run
-    from privkit.accountants.auditing.one_run_curve import ceiling_one_run_curve, epsilon_one_run_curve, planned_guesses
+    from privkit.accountants.auditing.one_run import (
+        ceiling_one_run,
+        ceiling_one_run_curve,
+        epsilon_one_run,
+        epsilon_one_run_curve,
+        planned_guesses,
+    )
     from privkit.shared.empirical_bound import EmpiricalBound
 
 __all__ = [

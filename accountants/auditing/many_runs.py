@@ -63,7 +63,12 @@ def epsilon_clopper_pearson(
     cuts, for_missed, for_alarms, chosen, method = tried(members, others, error, threshold)
     accused, missed = upper(cuts.alarms, others.size, for_alarms), upper(cuts.missed, members.size, for_missed)
     if family is not None:
-        found, best = _of_family(family, accused, missed)
+
+        def beyond(strength: float) -> Array:  # above 0 at a threshold that refutes the curve
+            return 1 - missed - curves.at(strength).true_positives(accused)
+
+        found = largest_rejected(lambda strength: bool(np.any(beyond(strength) > 0)), curves.precision)
+        best = int(np.argmax(beyond(found)))
     else:
         kept = np.maximum(lower(members.size - cuts.missed, members.size, for_missed) - d, 0)
         spared = np.maximum(lower(others.size - cuts.alarms, others.size, for_alarms) - d, 0)
@@ -109,17 +114,6 @@ def ceiling_many_runs(
     a, b = validate.whole("members", members), validate.whole("others", others)
     perfect = epsilon_clopper_pearson(np.ones(a), np.zeros(b), confidence=confidence, delta=delta, family=family)
     return perfect.held
-
-
-def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, int]:
-    """Find the largest strength whose trade-off curve is refuted by at least one of J thresholds, and the index of this
-    threshold. `accused` and `missed`, [J], are upper limits on the false positive and false negative rates."""
-
-    def beyond(strength: float) -> Array:
-        return 1 - missed - family.at(strength).true_positives(accused)
-
-    found = largest_rejected(lambda strength: bool(np.any(beyond(strength) > 0)), family.precision)
-    return found, int(np.argmax(beyond(found)))
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:

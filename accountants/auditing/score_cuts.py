@@ -51,16 +51,14 @@ class Cuts:
     @classmethod
     def of(cls, members: Array, others: Array) -> Cuts:
         """All thresholds that the sorted scores distinguish, in increasing order; infinity is the last."""
-        thresholds = np.append(np.union1d(members, others), inf)
-        missed = np.searchsorted(members, thresholds, "left")
-        alarms = others.size - np.searchsorted(others, thresholds, "left")
-        return cls(thresholds=thresholds, missed=missed.astype(np.int64), alarms=alarms.astype(np.int64))
+        return cls.at(members, others, np.append(np.union1d(members, others), inf))
 
     @classmethod
-    def at(cls, members: Array, others: Array, threshold: float) -> Cuts:
-        """The numbers of errors at one threshold."""
-        missed, alarms = members.size - _at_least(members, threshold), _at_least(others, threshold)
-        return cls(thresholds=np.array([threshold]), missed=np.array([missed]), alarms=np.array([alarms]))
+    def at(cls, members: Array, others: Array, thresholds: ArrayLike) -> Cuts:
+        """The numbers of errors at one threshold or several."""
+        cuts = np.atleast_1d(np.asarray(thresholds, float))
+        missed, beyond = np.searchsorted(members, cuts, "left"), others.size - np.searchsorted(others, cuts, "left")
+        return cls(thresholds=cuts, missed=missed.astype(np.int64), alarms=beyond.astype(np.int64))
 
     @classmethod
     def at_ranks(cls, members: Array, others: Array) -> Cuts:
@@ -108,10 +106,6 @@ def upper(successes: ArrayLike, trials: int, error: ArrayLike) -> Array:
     k = np.asarray(successes, float)
     inside = np.minimum(k, trials - 1)
     return np.where(k < trials, betainccinv(inside + 1, trials - inside, error), 1.0)
-
-
-def _at_least(ordered: Array, threshold: float) -> int:
-    return int(ordered.size - np.searchsorted(ordered, threshold, "left"))
 
 
 def halved(number: int) -> _Counts:

@@ -20,10 +20,9 @@ from scipy.special import gammaln, logsumexp, ndtr
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.loss_distribution import Pair, by_squaring
-from privkit.accountants.bounds.round_profiles import gaussian_profile
+from privkit.accountants.bounds.sampled_renyi import log_expm1
 from privkit.accountants.bounds.step import Pairs, Step
-from privkit.accountants.bounds.subsampled_rdp import log_expm1
-from privkit.accountants.bounds.subsampling import finite_numbers
+from privkit.accountants.bounds.subsampling import checked_orders
 from privkit.shared.array import Array
 
 _ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
@@ -35,6 +34,7 @@ _MOST_PLACES = 4096
 _LARGEST_SHIFT = 4.0
 """μ above which the numerical profile would be lost in rounding; the unsampled profile takes its place."""
 _HIDES_NOTHING = 100.0  # μ above which no order of the Rényi curve gains from secrecy, and moments would overflow
+_TOLD = ", with all secrets known to the server"
 _ROUNDING = 4e-15  # generous relative rounding error of one place's masses; t places have up to t times as much
 
 
@@ -55,10 +55,8 @@ class SecretPlaces(Step):
     places: int  # t
     mu: float  # shift in one place, ≥ 0
     masked: bool = False  # True: the places are patches of a release; False: rounds
-
-    @property
-    def orders(self) -> Array:
-        return _ORDERS
+    orders = _ORDERS
+    remark = _TOLD
 
     @property
     def how(self) -> str:
@@ -69,10 +67,6 @@ class SecretPlaces(Step):
         if self.masked:
             return "derived: a hidden mask under addition is a random allocation over patches"
         return "Feldman and Shenfeld 2025"
-
-    @property
-    def remark(self) -> str:
-        return ", with all secrets known to the server"
 
     @property
     def known(self) -> int:
@@ -104,7 +98,7 @@ class SecretPlaces(Step):
     def pairs(self, count: int) -> Pairs | None:
         pairs: Pairs = [(profile(block, self.mu), count * number) for block, number in self.blocks]
         if self.known:
-            pairs.append((gaussian_profile(self.mu * sqrt(self.known * count)), 1))
+            pairs.append((gaussian.profile(self.mu * sqrt(self.known * count)), 1))
         return pairs or None
 
 
@@ -118,10 +112,7 @@ class ToldPlaces(Step):
 
     chosen: int  # k
     mu: float  # shift in one place, ≥ 0
-
-    @property
-    def remark(self) -> str:
-        return ", with all secrets known to the server"
+    remark = _TOLD
 
     def rdp(self, orders: Array, count: int) -> Array:
         return gaussian.rdp(orders, self.shift(count))
@@ -146,10 +137,8 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
 
     Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
     """
-    a, t = finite_numbers("order", orders), validate.whole("places", places)
+    a, t = checked_orders(orders), validate.whole("places", places)
     m = validate.real("mu", mu, least=0)
-    if not a.size or np.any(a <= 1):
-        raise ValueError(f"orders must be numbers > 1, at least one, got {orders!r}")
     told = a * m * m / 2
     within = a <= _LARGEST_ORDER
     if t == 1 or m == 0 or m > _HIDES_NOTHING or not np.any(within):
@@ -193,10 +182,7 @@ def profile(places: int, mu: float) -> Pair:
     of more independent variables is smaller in the convex order, and so is δ.
     """
     t, m = validate.whole("places", places), validate.real("mu", mu, least=0)
-
-    def told(epsilon: Array) -> Array:
-        return np.exp(gaussian.log_delta(epsilon, m))
-
+    told = gaussian.profile(m)
     if t == 1 or m == 0 or m > _LARGEST_SHIFT:
         return told, told
     t = min(t, _MOST_PLACES)

@@ -1,4 +1,4 @@
-"""Exact privacy profile of the Gaussian mechanism, for one release or for arrays of releases."""
+"""Exact privacy profiles of Gaussian releases: of one release or arrays of them, and of sampled releases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf, erfcx, log_ndtr, ndtr
 
-from privkit.accountants.bounds.subsampling import nonnegative
+from privkit.accountants import validate
+from privkit.accountants.bounds.loss_distribution import Pair, Profile
+from privkit.accountants.bounds.subsampling import finite_numbers, poisson_added_delta, without_replacement_delta
 from privkit.accountants.search import doubled, narrowed
 from privkit.shared.array import Array
 
@@ -35,7 +37,7 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
     >>> round(delta(1.0, 1.0), 6), round(delta(800.0, 40.0), 7)
     (0.126937, 0.4900327)
     """
-    e, m = nonnegative("epsilon", epsilon), nonnegative("mu", mu)
+    e, m = finite_numbers("epsilon", epsilon, least=0), finite_numbers("mu", mu, least=0)
     with np.errstate(under="ignore"):
         deltas = np.exp(log_delta(e, m))
     return deltas if deltas.ndim else float(deltas)
@@ -83,7 +85,7 @@ def epsilon(delta_: ArrayLike, mu: ArrayLike) -> float | Array:
     >>> round(epsilon(1e-5, 1.0), 4), epsilon(0.5, 1.0)
     (4.3772, 0.0)
     """
-    target, m = np.asarray(delta_, float), nonnegative("mu", mu)
+    target, m = np.asarray(delta_, float), finite_numbers("mu", mu, least=0)
     if not np.all((target > 0) & (target < 1)):
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta_!r}")
     target, m = np.broadcast_arrays(np.log(target), m)
@@ -126,7 +128,7 @@ def mu_for(epsilon_: float, delta_: float) -> float:
     >>> round(3.7306316348159374 * mu_for(1.0, 1e-5), 9)
     1.0
     """
-    e, target = float(nonnegative("epsilon", epsilon_)), float(delta_)
+    e, target = float(finite_numbers("epsilon", epsilon_, least=0)), float(delta_)
     if not 0 < target < 1:
         raise ValueError(f"delta must lie strictly between 0 and 1, got {delta_!r}")
 
@@ -142,4 +144,36 @@ def rdp(orders: ArrayLike, mu: ArrayLike) -> Array:
 
     Source: Mironov 2017, Proposition 7 (Corollary 3).
     """
-    return np.asarray(orders, float) * np.square(nonnegative("mu", mu)) / 2
+    return np.asarray(orders, float) * np.square(finite_numbers("mu", mu, least=0)) / 2
+
+
+def profile(mu: float) -> Profile:
+    """The privacy profile (a function from ε ≥ 0 to δ) of one Gaussian release of shift `mu`.
+
+    Source: Balle and Wang 2018, Theorem 8.
+    """
+    m = validate.real("mu", mu, least=0)
+    return lambda epsilon: np.exp(log_delta(epsilon, m))
+
+
+def without_replacement_profile(rate: float, mu: float) -> Profile:
+    """The tight privacy profile of one Gaussian release of shift `mu` from k of n clients, under replace-one. `rate` is
+    k/n.
+
+    Source: Balle, Barthe and Gaboardi 2018, Theorem 9; Balle and Wang 2018, Theorem 8.
+    """
+    g, base = validate.real("rate", rate, least=0, most=1), profile(mu)
+    return lambda epsilon: without_replacement_delta(epsilon, g, base)
+
+
+def poisson_profiles(rate: float, mu: float) -> Pair:
+    """The privacy profiles of one Poisson-sampled Gaussian release of shift `mu` under add-or-remove-one, for both
+    directions: with the record against without it, and the reverse.
+
+    Source: Balle, Barthe and Gaboardi 2018, Theorem 8.
+    """
+    q, base = validate.real("rate", rate, least=0, most=1), profile(mu)
+    return (
+        lambda epsilon: without_replacement_delta(epsilon, q, base),
+        lambda epsilon: poisson_added_delta(epsilon, q, base),
+    )

@@ -110,6 +110,13 @@ def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float
     return [[(grid[min(side, len(grid) - 1)], rounds) for grid, rounds in grids] for side in range(width)]
 
 
+def checked_steps(steps: Sequence[tuple[Profile | Pair, int]]) -> list[tuple[Profile | Pair, int]]:
+    """Check that there is at least one step, and that each number of rounds is a whole number ≥ 1."""
+    if not steps:
+        raise ValueError("steps must hold at least one mechanism, got none")
+    return [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]
+
+
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:
     """The distance of the grid's nodes in nats: `wanted`, if given.
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from privkit.accountants.bounds import gaussian, sampled_renyi, subsampled_rdp, subsampling
+from privkit.accountants.bounds import gaussian, sampled_renyi, subsampling
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.mean_profile import mean_profile
@@ -56,9 +56,9 @@ class PublicMixture(SampledStep):
         if self.rate == 1:
             return np.asarray(count * rdp(orders, self.law), float)
         if self.few:
-            each = subsampled_rdp.fixed_size_gaussian_rdp(orders, self.rate, self.law.mu)
+            each = sampled_renyi.fixed_size_gaussian_rdp(orders, self.rate, self.law.mu)
             return count * self._mean_curve(orders, each)
-        curve = subsampled_rdp.without_replacement_rdp(orders, self.rate, lambda order: rdp(order, self.law))
+        curve = sampled_renyi.without_replacement_rdp(orders, self.rate, lambda order: rdp(order, self.law))
         return np.asarray(count * curve, float)
 
     def fine_rdp(self, orders: Array, count: int) -> Array:

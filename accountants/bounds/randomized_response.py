@@ -17,7 +17,7 @@ from privkit.accountants import validate
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.loss_distribution import Profile
 from privkit.accountants.bounds.step import Pairs, Step
-from privkit.accountants.bounds.subsampling import finite_numbers, nonnegative
+from privkit.accountants.bounds.subsampling import checked_orders, finite_numbers
 from privkit.shared.array import Array
 
 _MOST_ANSWERS = 1_000  # answers up to which the profile is summed exactly; more are composed numerically
@@ -80,9 +80,7 @@ def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
 
     Source: definition; Mironov 2017, Proposition 5 for k = 2.
     """
-    a, (p, k) = finite_numbers("order", orders), _checked_response(noise, classes)
-    if not a.size or np.any(a <= 1):
-        raise ValueError(f"orders must be numbers > 1, at least one, got {orders!r}")
+    a, (p, k) = checked_orders(orders), _checked_response(noise, classes)
     lie, loss = p / k, log1p(k * (1 - p) / p)
     with np.errstate(over="ignore", invalid="ignore"):  # the moment minus 1, as a product of two differences
         gain = -lie * np.expm1(-(a - 1) * loss) * np.expm1(a * loss)
@@ -101,7 +99,7 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
 
     Source: Kairouz, Oh and Viswanath 2015 (k = 2); k > 2 is derived likewise.
     """
-    e = nonnegative("epsilon", epsilon)
+    e = finite_numbers("epsilon", epsilon, least=0)
     losses, log_mass = _sums_of_losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
     gap = np.minimum(e.ravel()[:, None] - losses, 0.0)
     with np.errstate(under="ignore"):

@@ -57,14 +57,6 @@ def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Limit:
     """The smallest ε ≥ 0 at δ in (0, 1) that a Rényi curve proves by the conversion `canonne`, and the order that
     proves it. The curve is given at A increasing orders > 1: `rdp` [A] holds upper bounds ≥ 0 on the divergence, `inf`
     if none is known."""
-    a, r = _checked_curve(orders, rdp)
-    validate.delta(delta)
-    values = canonne(a, r, delta)
-    at = int(np.argmin(values))
-    return Limit(value=max(0.0, float(values[at])), order=float(a[at]), at_edge=at in (0, len(a) - 1))
-
-
-def _checked_curve(orders: ArrayLike, rdp: ArrayLike) -> tuple[Array, Array]:
     a, r = np.asarray(orders, float), np.asarray(rdp, float)
     if a.ndim != 1 or a.shape != r.shape or not a.size:
         raise ValueError(f"orders and rdp must be two lists of one length >= 1, got shapes {a.shape} and {r.shape}")
@@ -72,4 +64,7 @@ def _checked_curve(orders: ArrayLike, rdp: ArrayLike) -> tuple[Array, Array]:
         raise ValueError(f"orders must be finite numbers > 1, got {orders!r}")
     if np.any(np.isnan(r) | (r < 0)):
         raise ValueError(f"rdp must hold numbers >= 0, got {rdp!r}")
-    return a, r
+    validate.delta(delta)
+    values = canonne(a, r, delta)
+    at = int(np.argmin(values))
+    return Limit(value=max(0.0, float(values[at])), order=float(a[at]), at_edge=at in (0, len(a) - 1))

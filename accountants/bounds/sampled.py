@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from privkit.accountants.bounds import gaussian, round_profiles, sampled_renyi, subsampled_rdp
+from privkit.accountants.bounds import gaussian, sampled_renyi
 from privkit.accountants.bounds.bound import ClosedForm
 from privkit.accountants.bounds.renyi import SAMPLED_ORDERS
 from privkit.accountants.bounds.step import USUAL_ORDERS, Pairs, Step
@@ -90,9 +90,9 @@ class GaussianRelease(SampledStep):
         """Rényi curves of R single releases with the same kind of sampling, at A orders: float [R, A]."""
         mu, rate = np.array([one.mu for one in releases]), np.array([one.rate for one in releases])
         if releases[0].sampling == "poisson":
-            return subsampled_rdp.poisson_gaussian_rdp(orders, rate, mu)
+            return sampled_renyi.poisson_gaussian_rdp(orders, rate, mu)
         if releases[0].sampling == "without_replacement":
-            return subsampled_rdp.fixed_size_gaussian_rdp(orders, rate, mu)
+            return sampled_renyi.fixed_size_gaussian_rdp(orders, rate, mu)
         return gaussian.rdp(orders, mu[:, None])
 
     def shift(self, count: int) -> float:
@@ -120,7 +120,7 @@ class GaussianRelease(SampledStep):
 
     def pairs(self, count: int) -> Pairs | None:
         if self.sampling == "poisson":
-            return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)]
+            return [(gaussian.poisson_profiles(self.rate, self.mu), count)]
         return [(self._profile, count)]
 
     def joined(self, count: int) -> Pairs | None:
@@ -142,7 +142,7 @@ class GaussianRelease(SampledStep):
     def attained(self, count: int) -> Pairs | None:
         """The profiles that a known pair of neighbors attains under sampling of k of n clients: a record against a zero
         record, if all other records are zero."""
-        return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)] if self.worst else None
+        return [(gaussian.poisson_profiles(self.rate, self.mu), count)] if self.worst else None
 
     def _profile(self, epsilon: Array) -> Array:
         if self.rate == 1:

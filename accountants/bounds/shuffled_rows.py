@@ -74,7 +74,6 @@ from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.allocation import ToldPlaces
 from privkit.accountants.bounds.likelihood_sums import FINE_KINDS, RowWeights, hidden_delta
 from privkit.accountants.bounds.loss_distribution import Profile
-from privkit.accountants.bounds.round_profiles import gaussian_profile
 from privkit.accountants.bounds.step import Pairs
 from privkit.shared.array import Array
 
@@ -110,20 +109,14 @@ class ShuffledRows(ToldPlaces):
     chosen: int = 1
     records: int  # n ≥ 2, with the dummy that replaces an absent record
     apart: float  # the largest distance of two records in standard deviations of the noise, ≥ `mu`
-
-    @property
-    def how(self) -> str:
-        return ", a secret order of rows"
-
-    @property
-    def profile_source(self) -> str:
-        return "derived: shuffled_rows.py"
+    how = ", a secret order of rows"
+    profile_source = "derived: shuffled_rows.py"
 
     def pairs(self, count: int) -> Pairs | None:
         hidden = profile(self.records, self.apart, TOLD / count)
         if hidden is None:
             return None
-        return [(lambda epsilon: np.minimum(hidden(epsilon), gaussian_profile(self.mu)(epsilon)), count)]
+        return [(lambda epsilon: np.minimum(hidden(epsilon), gaussian.profile(self.mu)(epsilon)), count)]
 
 
 Hidden: TypeAlias = Callable[[float, float, RowWeights], float]
@@ -191,7 +184,7 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
     def both(epsilon: Array) -> Array:
         inside = np.interp(np.exp(np.minimum(epsilon, 700)), ratios, deltas)
-        return np.asarray(np.minimum(np.exp(gaussian.log_delta(epsilon, m)), inside))
+        return np.asarray(np.minimum(gaussian.profile(m)(epsilon), inside))
 
     return both
 

@@ -1,4 +1,4 @@
-"""Amplification by subsampling: tight privacy profiles. The Rényi curves are in `subsampled_rdp`.
+"""Amplification by subsampling: tight privacy profiles. The Rényi curves are in `sampled_renyi`.
 
 A rate is a probability in [0, 1], and ε is a number or an array. A base profile is the profile without sampling: a
 function that returns δ in [0, 1] for an array of ε ≥ 0.
@@ -6,6 +6,7 @@ function that returns δ in [0, 1] for an array of ε ≥ 0.
 
 from __future__ import annotations
 
+from math import inf
 from typing import overload
 
 import numpy as np
@@ -79,7 +80,7 @@ def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) ->
 
     Source: derived from the hockey-stick integral; Zhu, Dong and Wang 2022 (dominating pairs under Poisson sampling).
     """
-    e, q = nonnegative("epsilon", epsilon), float(rates(validate.real("rate", rate)))
+    e, q = finite_numbers("epsilon", epsilon, least=0), float(rates(validate.real("rate", rate)))
     if q == 0:
         return np.zeros_like(e)
     with np.errstate(divide="ignore"):
@@ -89,24 +90,26 @@ def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) ->
     return np.where(inside, share * _probabilities(base_delta(np.where(inside, np.maximum(inner, 0), 0))), 0.0)
 
 
-def finite_numbers(name: str, value: ArrayLike) -> Array:
-    """The values as a float array. Booleans, NaN, infinities and text raise a ValueError with the argument's `name`.
+def finite_numbers(name: str, value: ArrayLike, *, least: float = -inf) -> Array:
+    """The values as a float array. Booleans, NaN, infinities, text and values below `least` raise a ValueError with the
+    argument's `name`.
 
     >>> finite_numbers("epsilon", [1, 2]).tolist()
     [1.0, 2.0]
     """
     array = np.asarray(value)
-    if array.dtype.kind not in "fiu" or not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
+    if array.dtype.kind not in "fiu" or not np.all(np.isfinite(array) & (array >= least)):
+        raise ValueError(f"{name} must be a finite number{f' >= {least:g}' * (least > -inf)}, got {value!r}")
     return array.astype(float)
 
 
-def nonnegative(name: str, value: ArrayLike) -> Array:
-    """The finite values ≥ 0 as floats. Other values raise a ValueError with the argument's `name`."""
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiu" or not np.all(np.isfinite(array) & (array >= 0)):
-        raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
-    return array.astype(float)
+def checked_orders(value: ArrayLike, most: float = inf) -> Array:
+    """The Rényi orders as floats. ValueError if there is none, or if one is not above 1 or above `most`."""
+    array = finite_numbers("order", value)
+    if not array.size or np.any((array <= 1) | (array > most)):
+        limit = f" and <= {most:g}" * (most < inf)
+        raise ValueError(f"orders must be numbers > 1{limit}, at least one, got {value!r}")
+    return array
 
 
 def rates(value: ArrayLike, *, positive: bool = False) -> Array:

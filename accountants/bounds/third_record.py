@@ -38,6 +38,7 @@ import numpy as np
 from scipy import fft
 from scipy.special import logsumexp, ndtr
 
+from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.loss_distribution import (
     GridTooLarge,
     LossDistribution,
@@ -46,7 +47,6 @@ from privkit.accountants.bounds.loss_distribution import (
     from_profile,
     moments,
 )
-from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
 from privkit.shared.array import Array
 
 Gram: TypeAlias = tuple[float, float, float]  # |x − y|², |x' − y|² and the product of x − y and x' − y
@@ -80,7 +80,7 @@ def rounds_profile(rate: float, mu: float, rounds: int) -> tuple[Profile, int] |
     if not 0 < mu <= _LARGEST_SHIFT:
         return None
     try:
-        worst, _ = coarsely(without_replacement_gaussian(rate, mu), _TAIL)
+        worst, _ = coarsely(gaussian.without_replacement_profile(rate, mu), _TAIL)
         return _several(rate, mu, rounds, worst)
     except GridTooLarge:
         return None

@@ -67,33 +67,22 @@ def read_cases(package: str, name: str, evaluators: Mapping[str, Callable[..., A
     return tuple(cases)
 
 
-def epsilon(mechanism: Specification, delta: float) -> float:
-    """The certified ε, at δ, of a mechanism that is given as JSON."""
-    return answer.epsilon(from_json(mechanism), delta).epsilon
+def cases() -> tuple[Case, ...]:
+    """All reference values that ship with the package."""
+    return read_cases(__name__, "cases.jsonl", _EVALUATORS)
 
 
-def composed(mechanism: Specification, delta: float) -> float:
-    """The ε at δ, by numerical composition of single rounds, of a mechanism that is given as JSON."""
+def _composed(mechanism: Specification, delta: float) -> float:
     bound = composed_bound(steps(from_json(mechanism)))
     assert bound is not None
     return bound.epsilon(delta).value
 
 
-def delta(mechanism: Specification, epsilon: float) -> float:
-    """The certified δ, at ε, of a mechanism that is given as JSON."""
-    return answer.delta(from_json(mechanism), epsilon).delta or 0.0
-
-
-def rdp(mechanism: Specification, order: float) -> float:
-    """The bound on the Rényi divergence, at one order, of a mechanism that is given as JSON."""
-    return answer.rdp(from_json(mechanism), [order]).values[0]
-
-
-def calibrated_sigma(mechanism: Specification, epsilon: float, delta: float) -> float:
-    """The smallest σ with which a mechanism that is given as JSON is proven (ε, δ)-DP."""
-    return calibrate(from_json(mechanism), "sigma", epsilon=epsilon, delta=delta).value
-
-
-def cases() -> tuple[Case, ...]:
-    """All reference values that ship with the package."""
-    return read_cases(__name__, "cases.jsonl", globals())
+_EVALUATORS: dict[str, Callable[..., float]] = {
+    "epsilon": lambda mechanism, delta: answer.epsilon(from_json(mechanism), delta).epsilon,
+    "composed": _composed,  # ε by numerical composition of single rounds
+    "delta": lambda mechanism, epsilon: answer.delta(from_json(mechanism), epsilon).delta or 0.0,
+    "rdp": lambda mechanism, order: answer.rdp(from_json(mechanism), [order]).values[0],
+    "calibrated_sigma": lambda mechanism, **target: calibrate(from_json(mechanism), "sigma", **target).value,
+}
+"""Certified numbers of a mechanism that is given as JSON."""

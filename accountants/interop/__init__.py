@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from privkit.lazy import lazy
 
 if TYPE_CHECKING:
-    from privkit.accountants.interop.events import to_dp_event
-    from privkit.accountants.interop.from_events import from_dp_event
+    from privkit.accountants.interop.events import from_dp_event, to_dp_event
     from privkit.accountants.interop.opacus_accountant import PrivkitAccountant, register
 
 __all__ = ["PrivkitAccountant", "from_dp_event", "register", "to_dp_event"]

@@ -33,6 +33,9 @@ from privkit.accountants.spec.shift import ShiftLaw, one_patch, over_noise, shif
 from privkit.constraints import Checked, Count
 from privkit.shared.certificate import Relation, Unit
 
+Mixing = NoMixing | Mixup | CutMix | HiddenMask
+Participation = EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation
+
 
 @dataclass(frozen=True, kw_only=True)
 class SplitMechanism(Checked):
@@ -74,8 +77,8 @@ class SplitMechanism(Checked):
     relation: Relation = "replace_one"
     unit: Unit = "record"
     labels: ClipSet | None = None
-    mixing: NoMixing | Mixup | CutMix | HiddenMask = UNMIXED
-    participation: EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation = ALWAYS
+    mixing: Mixing = UNMIXED
+    participation: Participation = ALWAYS
     rounds: Count = 1
     releases: Count = 1
     random_masks: bool = False
@@ -215,7 +218,7 @@ class SplitMechanism(Checked):
         return drawn and bool(getattr(self.mixing, "colluding", False))
 
     @property
-    def sampling(self) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
+    def sampling(self) -> Participation:
         """The participation; `EveryRound` if an adversary may see who takes part (only secret sampling amplifies)."""
         return ALWAYS if self.participation_shows else self.participation
 
@@ -255,14 +258,6 @@ class SplitMechanism(Checked):
         if not isinstance(self.mixing, CutMix) or self.mixing.group == 1:
             return False
         return dimensions is not None and dimensions % self.mixing.patches != 0
-
-    @property
-    def update_shift(self) -> float | None:
-        """μ² of all noisy updates of the lower model together: 0 without updates, None if sampling amplifies them."""
-        lower = self.lower_model
-        if not isinstance(lower, PrivateUpdates):
-            return 0.0
-        return lower.steps / lower.noise_multiplier**2 if lower.rate == 1 else None
 
     @property
     def attained(self) -> bool:

@@ -15,15 +15,14 @@ from torch import Tensor
 from privkit.attacks.base import AttackDiverged, NotApplicable, known_to, threat_model
 from privkit.attacks.outputs import BadOutput
 from privkit.audit.claims import limits_of
-from privkit.audit.contained import contained, has_own_part, is_own_part
-from privkit.audit.defended import defended_model
+from privkit.audit.contained import OverLimit, contained, has_own_part, is_own_part, limited
+from privkit.audit.defended import defended_model, or_anew
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext, Spent
 from privkit.audit.goals.goal import audit_goal
 from privkit.audit.goals.trained import TrainedContext
-from privkit.audit.own_behavior import made_by, must_keep_no_state
 from privkit.audit.recorded import recorded_context
 from privkit.audit.seed_data import SeedData
-from privkit.audit.standing import certified, fewest_orders
+from privkit.audit.standing import certified, fewest_orders, made_by, must_keep_no_state
 from privkit.audit.tuning import tuned
 from privkit.defenses.base import stages_with
 from privkit.defenses.chain import stages_of
@@ -32,13 +31,11 @@ from privkit.files.storage import append_line, write_record
 from privkit.models.tokens import FirstBlock
 from privkit.reports.escape import terminal
 from privkit.reports.schema import Row
-from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.folder import RunFolder
-from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
+from privkit.run.provenance import Ingredients
 from privkit.run.records import BEGUN, LOG
-from privkit.run.restart import or_anew
 from privkit.settings.config import AuditConfig
 from privkit.shared.costs import Costs
 from privkit.shared.interval import Interval

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import inf, isclose
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privkit.accountants.auditing.families import GAUSSIAN, Family, Gaussian, ScaledNoise
 from privkit.accountants.auditing.independent import ceiling_independent, epsilon_independent
-from privkit.accountants.auditing.one_run import ceiling_one_run, epsilon_one_run
-from privkit.accountants.auditing.one_run_curve import ceiling_one_run_curve, epsilon_one_run_curve, planned_guesses
+from privkit.accountants.auditing.one_run import (
+    ceiling_one_run,
+    ceiling_one_run_curve,
+    epsilon_one_run,
+    epsilon_one_run_curve,
+    planned_guesses,
+)
 from privkit.accountants.region import region
 from privkit.accountants.spec.mechanism import SplitMechanism
-from privkit.shared.array import Array
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.limits import Limits
@@ -25,8 +28,6 @@ from privkit.shared.rounding import rounded_down
 _EXACT_GAUSSIAN = "exact Gaussian profile"
 """A certificate's `method` begins so if its ε(δ) is that of a Gaussian with known μ; the whole curve is then claimed.
 """
-
-
 _CURVE_BELOW = 1e3
 """For a claimed ε of this size or more, no curve is tested: no audit could refute it, and composition takes seconds."""
 
@@ -70,7 +71,22 @@ def audit_one_run(
     assert certificate.delta is None or delta in (None, certificate.delta)
     assert _claims_a_curve(certificate) or not isinstance(family, Gaussian)
     at = certificate.delta if certificate.delta is not None else delta or 0.0
-    test = partial(_bound, values, coins, {"confidence": confidence, "delta": at}, independent)
+    inserted_values, left_out = values[coins], values[~coins]
+    given: dict[str, Any] = {"confidence": confidence, "delta": at}
+
+    def test(guesses: tuple[int, int] | None, family: Family | None) -> tuple[EmpiricalBound, float]:
+        """Compute the bound, and the largest bound that perfect guesses of the same number of canaries could give."""
+        if independent:  # all canaries are guessed
+            bound = epsilon_independent(inserted_values, left_out, threshold=0.0, family=family, **given)
+            return bound, ceiling_independent(len(coins), family=family, **given)
+        numbers = len(inserted_values), len(left_out)
+        if family is None or guesses is None:
+            bound = epsilon_one_run(inserted_values, left_out, guesses=guesses, **given)
+            return bound, ceiling_one_run(*numbers, guesses=guesses, **given)
+        ranks = np.argsort(np.argsort(values, kind="stable")).astype(np.float64)
+        bound = epsilon_one_run_curve(ranks[coins], ranks[~coins], guesses=guesses, family=family, **given)
+        return bound, ceiling_one_run_curve(*numbers, guesses=guesses, family=family, **given)
+
     planned = guesses
     if family is not None and not independent and guesses is None:
         strength = family.strength(certificate.epsilon, at)
@@ -90,28 +106,6 @@ def _bounded_below(certificate: Certificate, family: Family) -> bool:
     if certificate.lower is None or not isinstance(family, Gaussian):
         return certificate.lower is not None
     return isclose(certificate.lower, certificate.epsilon, rel_tol=1e-9)
-
-
-def _bound(
-    values: Array,
-    coins: NDArray[np.bool_],
-    given: dict[str, Any],
-    independent: bool,
-    guesses: tuple[int, int] | None,
-    family: Family | None,
-) -> tuple[EmpiricalBound, float]:
-    """Compute the bound, and the largest bound that perfect guesses of the same number of canaries could give."""
-    inserted, left_out = values[coins], values[~coins]
-    if independent:  # all canaries are guessed
-        bound = epsilon_independent(inserted, left_out, threshold=0.0, family=family, **given)
-        return bound, ceiling_independent(len(coins), family=family, **given)
-    numbers = len(inserted), len(left_out)
-    if family is None or guesses is None:
-        bound = epsilon_one_run(inserted, left_out, guesses=guesses, **given)
-        return bound, ceiling_one_run(*numbers, guesses=guesses, **given)
-    ranks = np.argsort(np.argsort(values, kind="stable")).astype(np.float64)
-    bound = epsilon_one_run_curve(ranks[coins], ranks[~coins], guesses=guesses, family=family, **given)
-    return bound, ceiling_one_run_curve(*numbers, guesses=guesses, family=family, **given)
 
 
 def _statement(bound: EmpiricalBound, family: Family | None) -> str:

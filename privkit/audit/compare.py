@@ -22,7 +22,7 @@ from privkit.reports.schema import Manifest, Metric, Provenance, Row
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import undefended
 from privkit.run.differences import config_differences
-from privkit.run.records import PICTURES, read_manifest, read_rows
+from privkit.run.records import PICTURES, read_run
 from privkit.shared.interval import Interval
 from privkit.shared.measures import ANSWERS, KINDS, TASK, measure
 
@@ -35,6 +35,7 @@ _SCALARS += ["epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsil
 _SCALARS += ["empirical_epsilon", "bytes_up"]
 """Columns with one number per result row, and none per record."""
 _CALLED = ("in A", "in B")
+_Groups = dict[tuple[str, str], dict[int, Row]]  # (defense, attack) -> seed -> row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +44,8 @@ class _Run:
     manifest: Manifest
     rows: Sequence[Row]
 
-    def groups(self) -> dict[tuple[str, str], dict[int, Row]]:
-        found: dict[tuple[str, str], dict[int, Row]] = {}
+    def groups(self) -> _Groups:
+        found: _Groups = {}
         for row in self.rows:
             if row.status == "done":
                 found.setdefault((row.defense, row.attack), {})[row.seed] = row
@@ -106,9 +107,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
 
 def _read(given: Path | str | AuditRun) -> _Run:
     path = root(given if isinstance(given, str | Path) else given.folder)
-    rows = read_rows(path)
-    manifest = read_manifest(path)
-    assert manifest is not None  # read_rows refuses a folder without one
+    manifest, rows = read_run(path)
     return _Run(path=path, manifest=manifest, rows=rows)
 
 
@@ -126,9 +125,6 @@ def _same_data(a: _Run, b: _Run) -> None:
             f"the runs have other {part} records with seed {seed} (datasets: {labels}), so that nothing can be paired; "
             "compare runs with the same --dataset, --budget and --seed"
         )
-
-
-_Groups = dict[tuple[str, str], dict[int, Row]]
 
 
 def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:

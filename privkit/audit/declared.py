@@ -13,7 +13,6 @@ from torch import Generator, Tensor, nn
 from privkit.accountants.shuffles.permutations import kept_tokens
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.audit.assembled import empty_round
-from privkit.audit.goals.canaries_sent import seen_alone
 from privkit.defenses.base import Defense, Receipt
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import stages_of
@@ -29,11 +28,12 @@ from privkit.recording.read import Recording
 from privkit.recording.replay import FAR, Ask, replay_round, rounds_to_replay, variance_of
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol
-from privkit.wire.channel import shared_lower
+from privkit.wire.channel import seen_alone, shared_lower
 
 _BUILDER = "privkit.audit.export:clients"
 _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answers"})
 """Effects that stages may have if a replay without noise is to be compared with the release."""
+_KEPT: dict[object, Declared] = {}  # results for one recording at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +106,6 @@ def declared_by(recording: Recording) -> Declared:
         _KEPT.clear()
         _KEPT[key] = found
     return _KEPT[key]
-
-
-_KEPT: dict[object, Declared] = {}  # results for one recording at most
 
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from privkit.attacks.base import NotApplicable
+from privkit.attacks.base import AttackDiverged, NotApplicable
+from privkit.attacks.outputs import BadOutput
 from privkit.audit.assembled import assemble
 from privkit.audit.seed_data import SeedData
 from privkit.audit.standing import remarks_on_network
@@ -19,18 +21,18 @@ from privkit.defenses.chain import stages_of
 from privkit.defenses.denoising import Denoiser
 from privkit.domains.base import Batch
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
-from privkit.errors import DamagedFile
+from privkit.errors import DamagedFile, DataError, StorageError, TrainingDiverged, UsageError, one_line
 from privkit.files.sealed import AGAIN
-from privkit.files.storage import load_module, read_record, save_module, write_record
+from privkit.files.storage import load_module, read_record, remove, save_module, write_record
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
 from privkit.run.records import TRAINED
-from privkit.run.restart import or_anew
 from privkit.settings.config import AuditConfig
 from privkit.shared.costs import Costs
 from privkit.shared.interval import Interval
 from privkit.torch_utils.clock import clock
+from privkit.torch_utils.out_of_memory import ran_out
 from privkit.training import Checkpoint, Clients, Round, Stacked, Trained, evaluate, train
 from privkit.training.costs import client_costs
 from privkit.training.distributed import joined_processes
@@ -39,6 +41,12 @@ from privkit.training.losses import with_loss
 from privkit.training.together import train_together
 
 _CHECKPOINT = "training.ckpt"  # file in a model's folder during its training
+_OTHER_FAULTS = (
+    *(StorageError, UsageError, DataError, MemoryError, TrainingDiverged),
+    *(NotApplicable, AttackDiverged, BadOutput),
+)
+"""Errors that a saved state does not cause."""
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,3 +248,19 @@ def untrained(config: AuditConfig, cell: Cell, seed_data: SeedData) -> tuple[Cli
     edge, upper, places = assemble(config, cell.defense.spec, splits.domain, splits.classes, cell.seed)
     device = splits.private.x.device
     return edge.to(device), upper.to(device), places
+
+
+def or_anew(stage: Callable[[], _Result], saved: Path, tell: Callable[[str], None]) -> _Result:
+    """Return the result of `stage` (a training or an attack). If it fails with a state in `saved`, remove the state and
+    run it once more: an intact state may not fit the networks, for example because of missing keys or wrong shapes."""
+    resumed = os.path.lexists(saved)
+    try:
+        return stage()
+    except _OTHER_FAULTS:
+        raise
+    except Exception as error:
+        if not resumed or ran_out(error):
+            raise
+        tell(f"could not go on from {saved}, so that this stage starts over ({one_line(error)})")
+        remove(saved)
+    return stage()

@@ -25,7 +25,7 @@ from privkit.recording.read import Recording
 from privkit.recording.write import write_recording
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell, plan
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 from privkit.run.records import TRAINED, read_manifest
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
@@ -69,7 +69,7 @@ def export(
 def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, passes: int) -> Recording:
     seed_data = prepare(config, cell.seed, torch.device("cpu"))
     domain, classes = seed_data.splits.domain, seed_data.splits.classes
-    model = defended_model(config, cell, seed_data, home, Silent(), lambda text: None)
+    model = defended_model(config, cell, seed_data, home, Progress(), lambda text: None)
     edge, batch, victims = model.edge, config.training.batch_size, seed_data.victims
     if not holds_all(edge) or edge.protocol.upper == "own" or edge.protocol.labels == "kept":
         raise UsageError(

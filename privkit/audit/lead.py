@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,6 @@ from privkit.files.sealed import Broken
 from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
 from privkit.reports.strongest import lost
-from privkit.run.ingredients import Ingredients
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import Cell, Schedule
 from privkit.run.progress import duration
@@ -85,8 +84,7 @@ class Leader:
         self.ledger.recover()
         self._start()
         for part in worker.config.parts:
-            own = [cell for cell in worker.cells if worker.parts[cell.id] is part]
-            if superseded := _refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
+            if superseded := self._refresh(part, again=again):
                 worker.progress.note(superseded)
                 self._start()
         self.ledger.take(worker.threads, worker.config.settings)
@@ -152,6 +150,55 @@ class Leader:
             )
         self._files = row.provenance.files | self._files
 
+    def _refresh(self, config: AuditConfig, *, again: bool) -> str:
+        """Compare the stored provenance (data, code, versions, device) of models and results with the current one.
+
+        If `again`, changed models and results are moved to RUN/superseded and computed anew; otherwise a change raises
+        `RunFolderError`. Returns a sentence about the moved folders; empty if nothing changed.
+        """
+        folder, cells = self.ledger, [cell for cell in self.worker.cells if self.worker.parts[cell.id] is config]
+        begun = [(cell, origin) for cell in cells if (origin := self._stored(cell))]
+        seeds = {cell.seed for cell, _ in begun}
+        images = {seed: read_records(config, seed, torch.device("cpu")).hashes for seed in seeds}
+        changed, flags, touched = dict[str, None](), dict[str, None](), dict[Path, None]()
+        for cell, stored in begun:
+            now = self.worker.made_of[cell.id].on(images[cell.seed])
+            for home, there in stored.items():
+                here = now.model if home == folder.model(cell.model_id) else now.cell
+                unknown = ["unknown provenance, since its record is missing"]
+                here = here if there is None else as_it_is_now(there, here)
+                differs = unknown if there is None or not there.packages else differences(there, here, seed=cell.seed)
+                if differs:
+                    touched[home] = None
+                    changed |= dict.fromkeys(differs)
+                    flags |= dict.fromkeys(_flags(there, here))
+        if not touched:
+            return ""
+        models = len([home for home in touched if home.parent.name == "models"])
+        of_models = f"{models} of {len({cell.model_id for cell in cells})} models"
+        size = f"{of_models}, {len(touched) - models} of {len(cells)} cells"
+        if again:
+            folder.set_aside(list(reversed(touched)))  # cells before their models
+            return (
+                f"recomputed because of {', '.join(changed)}: {size}; the old ones are in {folder.path / 'superseded'}"
+            )
+        earlier = f" ({' '.join(flags)})" if flags else ""
+        raise RunFolderError(
+            f"{folder.path} does not match this command: {', '.join(changed)}; restore what changed{earlier}, name "
+            f"another folder with --out, or give --again to recompute what it touches ({size})"
+        )
+
+    def _stored(self, cell: Cell) -> dict[Path, Provenance | None]:
+        """Read how a cell (one attack on one defense with one seed) and its model were produced: folder -> provenance,
+        for each of the two folders that holds results; None if the provenance is not recorded."""
+        model, home = self.ledger.model(cell.model_id), self.ledger.cell(cell.id)
+        recorded = {model: self.ledger.made_of(model)} if holds(model) else {}
+        if cell.id in self.rows:
+            recorded[home] = self.rows[cell.id].provenance
+        elif holds(home):
+            recorded[home] = self.ledger.made_of(home)
+        return recorded
+
 
 class Dispatch:
     """Computes the cells of a run (defense, attack, seed) on the workers of an engine, at most `ahead` at once.
@@ -187,7 +234,7 @@ class Dispatch:
     def work(self) -> None:
         """Compute all remaining results on the workers; raises `WorkersEnded` if no worker returns a result."""
         try:
-            while self._submitted():
+            while self._submit():
                 now = [cell.in_words for cell, _ in self._futures.values()]
                 self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
                 self._progress.step(len(self._leader.rows), self._leader.planned)
@@ -207,24 +254,21 @@ class Dispatch:
             for future in self._futures:
                 future.cancel()
 
-    def _submitted(self) -> bool:
+    def _submit(self) -> bool:
         """Submit cells up to the limit; return whether any are being computed."""
         while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
-            self._submit(cell)
+            names, self._number = self._leader.ledger.names(cell), self._number + 1
+            files = self._leader.ledger.contents(names) if self._ships else None
+            trains = self._trains_first(cell)
+            task = Task(cell=cell.id, number=self._number, names=names, files=files, trains=trains)
+            try:
+                future = self._executor.submit(self._compute, self._job, task)
+            except Exception as error:
+                future = Future()
+                future.set_exception(error)
+            self._futures[future] = cell, task
+            future.add_done_callback(self._ended.put)
         return bool(self._futures)
-
-    def _submit(self, cell: Cell) -> None:
-        names, self._number = self._leader.ledger.names(cell), self._number + 1
-        files = self._leader.ledger.contents(names) if self._ships else None
-        trains = self._trains_first(cell)
-        task = Task(cell=cell.id, number=self._number, names=names, files=files, trains=trains)
-        try:
-            future = self._executor.submit(self._compute, self._job, task)
-        except Exception as error:
-            future = Future()
-            future.set_exception(error)
-        self._futures[future] = cell, task
-        future.add_done_callback(self._ended.put)
 
     def _trains_first(self, cell: Cell) -> bool:
         """Whether a cell's model is trained by a task of its own, so that other workers can attack it soon."""
@@ -298,61 +342,6 @@ class Dispatch:
         rest = f", about {duration(rate * (total - done))} left" if done < total else ""
         status = row.status.replace("_", " ")
         self._progress.note(f"cell {done} of {total}: {cell.in_words}: {status}{took}{rest}")
-
-
-def _refresh(
-    config: AuditConfig,
-    folder: RunLedger,
-    cells: Sequence[Cell],
-    rows: Mapping[str, Row],
-    made_of: Mapping[str, Ingredients],
-    *,
-    again: bool,
-) -> str:
-    """Compare the stored provenance (data, code, versions, device) of a run's models and results with the current one.
-
-    If `again`, changed models and results are moved to RUN/superseded and computed anew; otherwise a change raises
-    `RunFolderError`. Returns a sentence about the moved folders; empty if nothing changed.
-    """
-    begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
-    seeds = {cell.seed for cell, _ in begun}
-    images = {seed: read_records(config, seed, torch.device("cpu")).hashes for seed in seeds}
-    changed, flags, touched = dict[str, None](), dict[str, None](), dict[Path, None]()
-    for cell, stored in begun:
-        now = made_of[cell.id].on(images[cell.seed])
-        for home, there in stored.items():
-            here = now.model if home == folder.model(cell.model_id) else now.cell
-            unknown = ["unknown provenance, since its record is missing"]
-            here = here if there is None else as_it_is_now(there, here)
-            differs = unknown if there is None or not there.packages else differences(there, here, seed=cell.seed)
-            if differs:
-                touched[home] = None
-                changed |= dict.fromkeys(differs)
-                flags |= dict.fromkeys(_flags(there, here))
-    if not touched:
-        return ""
-    models = len([home for home in touched if home.parent.name == "models"])
-    size = f"{models} of {len({cell.model_id for cell in cells})} models, {len(touched) - models} of {len(cells)} cells"
-    if again:
-        folder.set_aside(list(reversed(touched)))  # cells before their models
-        return f"recomputed because of {', '.join(changed)}: {size}; the old ones are in {folder.path / 'superseded'}"
-    earlier = f" ({' '.join(flags)})" if flags else ""
-    raise RunFolderError(
-        f"{folder.path} does not match this command: {', '.join(changed)}; restore what changed{earlier}, name another "
-        f"folder with --out, or give --again to recompute what it touches ({size})"
-    )
-
-
-def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
-    """Read how a cell (one attack on one defense with one seed) and its model were produced: folder -> provenance, for
-    each of the two folders that holds results; None if the provenance is not recorded."""
-    model, home = folder.model(cell.model_id), folder.cell(cell.id)
-    recorded = {model: folder.made_of(model)} if holds(model) else {}
-    if cell.id in rows:
-        recorded[home] = rows[cell.id].provenance
-    elif holds(home):
-        recorded[home] = folder.made_of(home)
-    return recorded
 
 
 def _flags(there: Provenance | None, here: Provenance) -> list[str]:

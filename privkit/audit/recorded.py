@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +19,6 @@ from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import is_own_part
 from privkit.audit.declared import Declared, declared_by, defended
 from privkit.audit.goals.context import AttackContext
-from privkit.audit.goals.control_clients import defense_of
 from privkit.audit.goals.goal import audit_goal
 from privkit.defenses.charge import given_labels, nothing
 from privkit.errors import UsageError, one_line
@@ -37,8 +35,7 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 from privkit.wire import channel
-from privkit.wire.channel import black_box_query, moved_view, public_block, shared_lower
-from privkit.wire.hijack import imitated
+from privkit.wire.channel import moved_view
 from privkit.wire.transcript import RecordedRound, Transcript
 
 _ROUNDED = 2**-23  # relative error of a quotient of whole numbers that is stored as float32
@@ -168,11 +165,12 @@ class _RecordedContext(AttackContext):
         _must_fit(edge.to(self.device), self.source, self.device)
         return edge
 
-    def block(self) -> nn.Module | None:
-        return public_block(self._lower) if isinstance(self._lower, Clients) else None
+    @property
+    def _edge(self) -> Clients | None:
+        return self._lower if isinstance(self._lower, Clients) else None
 
     def lower(self) -> nn.Module | None:
-        return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower
+        return self._lower if self._edge is None else super().lower()
 
     def upper(self) -> nn.Module | None:
         """The recorded upper segment; None without one, or for a U-shape, whose upper segment gives no logits."""
@@ -183,7 +181,7 @@ class _RecordedContext(AttackContext):
         """The clients' answers to queries. If the defense is unknown, weights of a recorded round mask or mix them."""
         lower, views = self._lower, self.source.views
         if lower is None or isinstance(lower, Clients):
-            return None if lower is None else black_box_query(lower)
+            return super().query()
 
         @torch.no_grad()
         def ask(images: Tensor, draws: Generator) -> QueryResult:
@@ -194,14 +192,9 @@ class _RecordedContext(AttackContext):
 
         return ask
 
-    def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
-        return imitated(self._lower, self.seed_data.splits.domain) if isinstance(self._lower, Clients) else None
-
     def defended(self) -> Defended:
-        if not isinstance(self._lower, Clients):
-            return Defended(name="an unknown defense", why_not="privkit does not know the defense of this recording")
-        batch = self.config.training.batch_size
-        return defense_of(self._lower, self.seed_data.splits.domain, batch, derive(self.cell.seed, "controls"))
+        unknown = Defended(name="an unknown defense", why_not="privkit does not know the defense of this recording")
+        return super().defended() or unknown
 
 
 def recorded_context(start: AttackContext) -> _RecordedContext:

@@ -14,25 +14,14 @@ from privkit.files.paths import inside, read_bytes, root
 from privkit.files.sealed import checked_bytes, digest
 from privkit.files.storage import make_folder, write_bytes, write_record, writing
 from privkit.parts.threats import threats_of
-from privkit.reports import evidence_schema, gallery, page
+from privkit.reports import evidence_schema, gallery, page, registry
 from privkit.reports.charts import Told
 from privkit.reports.evidence import evidence
 from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
-from privkit.reports.page import Write
-from privkit.reports.registry import (
-    Entry,
-    RegistryPlace,
-    entries,
-    place_differences,
-    read_registry,
-    registry_places,
-    settings,
-)
-from privkit.reports.schema import Manifest, Row
+from privkit.reports.schema import Row
+from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.strongest import counted
-from privkit.reports.summaries import over_seeds
-from privkit.reports.verdict import Verdict
 from privkit.run import records
 from privkit.run.verify import examine
 from privkit.settings.table import FLAGS
@@ -65,23 +54,15 @@ def build(
         write_bytes(path, data)
         files[path.relative_to(run).as_posix()] = digest(data)
 
-    written = _rendered(run, rows, manifest, verdict, write, pictures)
-    records.write_verdict(run, verdict.model_copy(update={"files": files}))
-    return written
-
-
-def _rendered(
-    run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write, with_pictures: bool
-) -> Path:
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
-    images, shown = {kind.noun for kind in KINDS.values() if kind.pictures}, rows if with_pictures else []
-    pictures = {row.cell: one for row in shown if row.records in images and (one := _pictures(homes[row.cell], row))}
+    images, shown = {kind.noun for kind in KINDS.values() if kind.pictures}, rows if pictures else []
+    strips = {row.cell: one for row in shown if row.records in images and (one := _pictures(homes[row.cell], row))}
     texts = {row.cell: some for row in shown if row.records not in images and (some := _texts(homes[row.cell], row))}
-    if not with_pictures:
+    if not pictures:
         (run / "report" / "figures" / page.STRIPS).unlink(missing_ok=True)  # strips of an earlier report
-    for cell, found in pictures.items():
+    for cell, found in strips.items():
         write(homes[cell] / records.STRIP, gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
     report = page.Report(
         rows=rows,
@@ -89,13 +70,15 @@ def _rendered(
         threats=threats_of(rows),
         manifest=manifest,
         verdict=verdict,
-        pictures=pictures,
+        pictures=strips,
         texts=texts,
-        left_out=not with_pictures,
+        left_out=not pictures,
         told={row.cell: scores for row in rows if (scores := _told(homes[row.cell], row))},
         commands={row.cell: command for row in rows if (command := cell_command(manifest.argv, row))},
     )
-    return page.render(report, run / "report", write)
+    written = page.render(report, run / "report", write)
+    records.write_verdict(run, verdict.model_copy(update={"files": files}))
+    return written
 
 
 def _pictures(cell: Path, row: Row) -> Pictures | None:
@@ -178,14 +161,14 @@ def write_evidence(run: Path) -> evidence_schema.Evidence:
     return made
 
 
-def entries_of(rows: Sequence[Row]) -> list[Entry]:
+def entries_of(rows: Sequence[Row]) -> list[registry.Entry]:
     """Summarize a run's results in the form of the registry: entries for each seed, defended setting and adversary."""
     seeds = dict.fromkeys(row.seed for row in rows)
     each = [[counted(row) for row in rows if row.seed == seed] for seed in seeds]
-    return [found for own in each for found in entries(own, threats_of(own))]
+    return [found for own in each for found in registry.entries(own, threats_of(own))]
 
 
-def placed(run: Path) -> tuple[list[RegistryPlace], list[str]]:
+def placed(run: Path) -> tuple[list[registry.RegistryPlace], list[str]]:
     """Rank a run's defenses among privkit's registered results: one rank for each defense setting and adversary. The
     second result has a sentence for each respect in which this run differs from the registered ones. Raises
     `UsageError` if the run cannot be compared with the registry."""
@@ -195,15 +178,15 @@ def placed(run: Path) -> tuple[list[RegistryPlace], list[str]]:
             f"in {run} the adversary holds the attacked records among its own, but the registry has no such run; "
             f"audit with --auxiliary disjoint"
         )
-    own, registered = settings(entries_of(rows)), settings(read_registry())
+    own, registered = registry.settings(entries_of(rows)), registry.settings(registry.read_registry())
     if not own:
         if all(row.accuracy is None for row in rows):
             raise UsageError(f"{run} has no accuracy, which a place needs; record one: save(accuracy=...)")
         raise UsageError(f"{run} has no defense whose records were attacked; audit one with --attack auto")
-    if not (places := registry_places(own, registered, rows)):
+    if not (places := registry.registry_places(own, registered, rows)):
         mine, had = (
             ", ".join(sorted({f"{one.dataset} with {one.victims} attacked records" for one in found}))
             for found in (own, registered)
         )
         raise UsageError(f"nothing comparable to {run} is registered: it attacks {mine}, the registry {had}")
-    return places, place_differences(places, registered)
+    return places, registry.place_differences(places, registered)

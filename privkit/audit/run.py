@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from privkit.run.engines import Wanted
 from privkit.run.engines import engine as opened
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import cell_counts
-from privkit.run.progress import Progress, Silent
+from privkit.run.progress import Progress
 from privkit.run.provenance import default_threads, manifest
 from privkit.run.records import verdict_of
 from privkit.run.stopping import finished_cells
@@ -149,7 +149,9 @@ def run_audit(
     >>> run.to_pandas()["unaligned_mse"].between(0, 0.3).all().item()
     True
     """
-    config = _given(config, settings)
+    if config is not None and settings:
+        raise UsageError("give a configuration or its settings, not both")
+    config = resolve(settings) if config is None else config
     with _led(config, out, progress, again, workers, engine) as (leader, workers):
         try:
             if workers == 1 and engine is None:
@@ -173,25 +175,11 @@ def run_audit(
 
 
 def plan_audit(
-    config: AuditConfig | None = None,
-    *,
-    out: Path | str | None = None,
-    again: bool = False,
-    workers: int | None = 1,
-    engine: str | None = None,
-    **settings: Any,
+    config: AuditConfig, out: Path, *, again: bool = False, workers: int | None = 1, engine: str | None = None
 ) -> Path:
     """Check the settings of an audit and create its run folder, in which `run_audit` then computes the results."""
-    with _led(_given(config, settings), out, None, again, workers, engine) as (leader, _):
+    with _led(config, out, None, again, workers, engine) as (leader, _):
         return leader.ledger.path
-
-
-def _given(config: AuditConfig | None, settings: Mapping[str, Any]) -> AuditConfig:
-    if config is None:
-        return resolve(settings)
-    if settings:
-        raise UsageError("give a configuration or its settings, not both")
-    return config
 
 
 @contextmanager
@@ -207,7 +195,7 @@ def _led(
     use_own_caches()  # before anything that may compile
     keep_freed_memory()
     check_batches(config)
-    device, progress = pick_device(config.device), progress or Silent()
+    device, progress = pick_device(config.device), progress or Progress()
     check_precision(config, device)
     if workers not in (1, None) or engine is not None:
         check_workers(config, 1 if workers is None else workers)

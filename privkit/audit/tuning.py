@@ -33,8 +33,12 @@ from privkit.run.records import TRIALS
 from privkit.shared.measures import deciding, measure
 from privkit.shared.own_records import OF_THE_DATASET
 from privkit.shared.seeds import derive
-from privkit.wire.channel import record_rounds, shared_lower
-from privkit.wire.queries import Queries
+from privkit.wire.channel import Queries, record_rounds, shared_lower
+
+_DIGITS = 3  # significant digits of a tuned number, so that it can be written down
+_RANDOM = 5  # trials drawn at random before the sampler learns from their outcomes
+_SEEDS = 2**32
+_Space = Mapping[str, Range | Choice]
 
 
 def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
@@ -156,12 +160,6 @@ def _changed(attack: Component, values: Mapping[str, Any]) -> Component:
     name, options = read_part(attack.label)
     label = parse("attacks", {"name": name, **options, **values}).label
     return replace(attack.replace(**values), label=label)
-
-
-_DIGITS = 3  # significant digits of a tuned number, so that it can be written down
-_RANDOM = 5  # trials drawn at random before the sampler learns from their outcomes
-_SEEDS = 2**32
-_Space = Mapping[str, Range | Choice]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,17 +31,19 @@ from privkit.reports.origins import differences
 from privkit.reports.schema import Provenance, Row
 from privkit.run import engines
 from privkit.run.folder import RunFolder
-from privkit.run.ingredients import Ingredients, ingredients
 from privkit.run.ledger import LEADER, SCRATCH
 from privkit.run.plan import Cell, plan
-from privkit.run.progress import Progress, Silent
-from privkit.run.provenance import circumstances
+from privkit.run.progress import Progress
+from privkit.run.provenance import Ingredients, circumstances, ingredients
 from privkit.run.records import line
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 from privkit.settings.values import as_device
 from privkit.torch_utils.freed_memory import keep_freed_memory
 from privkit.torch_utils.precision import computes_bfloat16
+
+_one = Lock()
+_opened: tuple[str, CellWorker] | None = None
 
 
 @dataclass(kw_only=True)
@@ -54,9 +56,7 @@ class CellWorker:
     progress: Progress  # displays the progress
     cells: list[Cell] = field(init=False)  # all cells of the run, in the planned order
     here: Provenance = field(init=False)  # provenance that all numbers of this process share
-    parts: dict[str, AuditConfig] = field(
-        init=False, default_factory=dict
-    )  # cell's id -> configuration with its protocol
+    parts: dict[str, AuditConfig] = field(init=False, default_factory=dict)  # cell's id -> config with its protocol
     made_of: dict[str, Ingredients] = field(init=False, default_factory=dict)  # cell's id -> provenance without records
     _perception: Perception = field(init=False)
     _images: tuple[int, AuditConfig, SeedData] | None = field(init=False, default=None)
@@ -148,7 +148,7 @@ class TaskResult:
     error: Exception | None = None  # error that ends the run
 
 
-class _Notes(Silent):
+class _Notes(Progress):
     def __init__(self) -> None:
         self.texts: list[str] = []
 
@@ -170,10 +170,6 @@ class _Scratch(RunFolder):
             if done is not None:
                 write_bytes(path, done)
         return path
-
-
-_one = Lock()
-_opened: tuple[str, CellWorker] | None = None
 
 
 def compute(job: Job, task: Task) -> TaskResult:
@@ -261,7 +257,7 @@ def _open(job: Job) -> CellWorker:
         config = resolve({**job.settings, "trust": list(job.trust)})
         place = pick_device(engines.device or job.device)
         check_precision(config, place)
-        worker = CellWorker(config=config, device=place, threads=job.threads, progress=Silent())
+        worker = CellWorker(config=config, device=place, threads=job.threads, progress=Progress())
         here = Provenance(packages={**worker.here.packages, **worker.here.machine})
         if changes := differences(Provenance(packages=job.versions), here):
             raise RunFolderError(

@@ -15,7 +15,7 @@ import typer
 
 from privkit.accountants.columns import COLUMNS, schema
 from privkit.cli.flags import flag, whole_number, with_flags
-from privkit.cli.say import say, say_json, show
+from privkit.cli.show import say, say_json, show
 from privkit.errors import StorageError, UsageError, tell, unknown
 from privkit.run.stopping import keeping
 from privkit.shared.rounding import rounded_up
@@ -186,7 +186,12 @@ def permutations(
     from privkit.accountants.shuffles import certificates
     from privkit.accountants.shuffles import permutations as counts
 
-    _check_keep(keep, tokens, batch)
+    if keep is not None and not 0 <= keep <= 1:
+        meant = keep.is_integer() and 1 < keep <= tokens
+        hint = f"; {keep:g} of {tokens} patches are --keep {keep / tokens:.6g}" if meant else ""
+        raise UsageError(f"--keep is the share of patches that stay with their image, from 0 to 1, got {keep:g}{hint}")
+    if keep is not None and batch == 1:
+        raise UsageError("--keep belongs to batch shuffling: give --batch, too (2 or more images), or leave --keep out")
     try:
         if batch == 1:
             certificate = certificates.patch_shuffle(tokens=tokens)
@@ -250,8 +255,7 @@ def ledger(
     _print_certificate(spent)
     if now is not None:
         say(f"  so far: {now.statement}; this bound holds at every moment of the run, so it may exceed the ε above")
-    for remark in remarks:
-        say(f"  {remark}")
+    say(*(f"  {remark}" for remark in remarks))
 
 
 COMMANDS = (epsilon, calibrate, permutations, doctor, ledger)
@@ -263,17 +267,6 @@ def _rates(text: str) -> tuple[float, float]:
         return float(true), float(false)
     except ValueError:
         raise UsageError(f"--tpr is TPR@FPR, such as .05@.01, got {text!r}") from None
-
-
-def _check_keep(keep: float | None, tokens: int, batch: int) -> None:
-    if keep is None:
-        return
-    if not 0 <= keep <= 1:
-        meant = keep.is_integer() and 1 < keep <= tokens
-        hint = f"; {keep:g} of {tokens} patches are --keep {keep / tokens:.6g}" if meant else ""
-        raise UsageError(f"--keep is the share of patches that stay with their image, from 0 to 1, got {keep:g}{hint}")
-    if batch == 1:
-        raise UsageError("--keep belongs to batch shuffling: give --batch, too (2 or more images), or leave --keep out")
 
 
 def _print_found(
@@ -352,11 +345,8 @@ def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
     if not (shown := tally.shown):
         return
     show(rich_table(budget_table(shown, compare)))
-    for line in (
-        BUDGETS_NOTE,
-        *(f"[{number}] {remark}" for number, remark in enumerate(remarks(shown, compare), start=1)),
-    ):
-        show(line, style="dim")
+    notes = (f"[{number}] {remark}" for number, remark in enumerate(remarks(shown, compare), start=1))
+    show(BUDGETS_NOTE, *notes, style="dim")
     if tally.computed > len(shown):
         rest = f"; all are in {out}" if out else "; --out FILE stores all"
         say(f"the first {len(shown)} of {tally.computed:,} rows{rest}")
@@ -371,5 +361,4 @@ def _print_certificate(certificate: Any) -> None:
     say(certificate.statement)
     if certificate.method:
         say(f"  method: {certificate.method} ({certificate.source})")
-    for sentence in certificate.assumptions:
-        say(f"  {sentence}")
+    say(*(f"  {sentence}" for sentence in certificate.assumptions))

@@ -1,4 +1,4 @@
-"""The commands `audit`, `report`, `evidence`, `verify` and `list`: they only parse and dispatch."""
+"""The command line, with the commands on runs, such as `audit`, `report` and `compare`, which only dispatch."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from privkit import __version__
-from privkit.cli.accounting import COMMANDS
-from privkit.cli.compare import compare, place, record
-from privkit.cli.described import describe as describe_part
-from privkit.cli.described import described
-from privkit.cli.flags import EachOnce, flag_of, with_flags
-from privkit.cli.frontier import frontier
-from privkit.cli.new import check, new
-from privkit.cli.papers import papers
-from privkit.cli.reproduce import reproduce
-from privkit.cli.say import say, say_json
-from privkit.cli.show import Annotations, AsEvents, Junit, OutputOptions, Quiet
+from privkit.cli.accounting import COMMANDS, Json
+from privkit.cli.flags import EachOnce, flag_of, whole_number, with_flags
+from privkit.cli.papers import papers, reproduce
+from privkit.cli.parts import check, list_, new
+from privkit.cli.parts import describe as describe_part
+from privkit.cli.show import Annotations, AsEvents, Junit, OutputOptions, Quiet, say, say_json, show
 from privkit.cli.start import uncollected
-from privkit.errors import UsageError, unknown
+from privkit.cli.sweeps import frontier, grid_runs, run_grid
+from privkit.errors import UsageError
 from privkit.files.paths import root
-from privkit.parts.registry import PART_TABLES, as_written
+from privkit.run.plan import cell_counts
 from privkit.run.stopping import finished_cells, keeping
 from privkit.settings.resolve import read_toml, resolve
 from privkit.settings.table import FLAGS, SETTINGS, CommandFlags, checked
@@ -105,7 +101,6 @@ def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
 def _run(config: AuditConfig, command: CommandFlags, shown: OutputOptions) -> None:
     from privkit.audit.run import default_folder, run_audit
     from privkit.audit.worker import pick_device
-    from privkit.run.plan import cell_counts
     from privkit.training.together import joined
 
     folder = command.out or default_folder(config)
@@ -113,29 +108,24 @@ def _run(config: AuditConfig, command: CommandFlags, shown: OutputOptions) -> No
         if not leads:
             return
         with keeping(lambda: finished_cells(folder, *cell_counts(config))), shown.progress() as progress:
-            run = run_audit(config, out=command.out, progress=progress, again=command.again, **_hands(command))
+            how: dict[str, Any] = {"workers": command.workers, "engine": command.engine, "again": command.again}
+            run = run_audit(config, out=command.out, progress=progress, **how)
     shown.show(run.rows, run.report, run.verdict)
 
 
-def _hands(command: CommandFlags) -> dict[str, Any]:
-    return {"workers": command.workers, "engine": command.engine}
-
-
 def _audit_grid(given: Mapping[str, Any], command: CommandFlags, out: Path, shown: OutputOptions) -> None:
-    from privkit.cli import grid
-
     if shown.junit is not None:
         raise UsageError(
             "a grid has a verdict for each run; leave out --junit, and use privkit report RUN --junit FILE"
         )
-    runs = grid.runs(given, out, yes=command.yes)
+    runs = grid_runs(given, out, yes=command.yes)
     if command.dry_run:
         from privkit.cli.estimate import preview
 
         for folder, config in runs.items():
             say(str(folder), *preview(config, folder).split("\n"))
     else:
-        grid.run_grid(runs, shown, again=command.again, hands=_hands(command))
+        run_grid(runs, shown, again=command.again, hands={"workers": command.workers, "engine": command.engine})
 
 
 @app.command()
@@ -186,44 +176,75 @@ def verify(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     from privkit.run.verify import examine
 
     examination = examine(run)
-    for path, what in examination.faults:
-        say(f"{path}: {what}")
-    say(examination.sentence)
+    say(*(f"{path}: {what}" for path, what in examination.faults), examination.sentence)
     raise typer.Exit(examination.exit_code)
 
 
-@app.command("list")
-def list_(
-    kind: Annotated[str | None, typer.Argument(help="|".join(PART_TABLES))] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+app.command("list")(list_)
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A run folder.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another run folder, on the same data.")],
+    as_json: Json = False,
 ) -> None:
-    """List all parts (defenses, attacks, …) with their options and defaults; for one kind, also the allowed values.
-    `privkit describe NAME` explains the options."""
-    if kind is not None and kind not in PART_TABLES:
-        raise unknown("kind", kind, PART_TABLES)
-    about = ("text", "source")
-    tables = {
-        name: [{key: value for key, value in entry.items() if key not in about} for entry in described(name)]
-        for name in ([kind] if kind else PART_TABLES)
-    }
+    """Compare run B with run A: differences with intervals, a paired test over records, and differences in settings."""
+    from privkit.audit.compare import compare as compared
+    from privkit.reports.comparison import COMPARISON_NOTE, comparison_table
+    from privkit.reports.tables import rich_table
+
+    found = compared(first, second)
     if as_json:
-        say_json(tables)
+        say_json(found)
         return
-    for name, entries in tables.items():
-        say(name)
-        width = max(14, *(len(entry["name"]) for entry in entries))
-        for entry in entries:
-            domain = f"[{entry['domain']}] " if "domain" in entry else ""
-            say(f"  {entry['name']:<{width}} {domain}{entry['summary']}")
-            for line in _option_lines(entry, apart=kind is not None):
-                say(f"  {'':<{width}} {line}")
+    show(f"A: {found.first}", f"B: {found.second}", rich_table(comparison_table(found)))
+    show(COMPARISON_NOTE, style="dim")
+    same = ("the same",)
+    told = {"configuration": found.configuration or same, "made of": found.made_of or same}
+    for title, lines in {**told, "not compared": found.unpaired}.items():
+        show(*(f"{title}: {line}" for line in lines))
 
 
-def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
-    written = {key: f"{key}={as_written(value)}" for key, value in entry["options"].items()}
-    if apart:
-        return [": ".join(filter(None, [text, entry["allowed"].get(key)])) for key, text in written.items()]
-    return [f"options: {', '.join(written.values())}"] if written else []
+def place(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: Json = False) -> None:
+    """Compare a run with the defenses in the registry, by accuracy and by the share of records that attacks identify.
+
+    The registry is a table of results of privkit's defenses at several strengths, on the same data under the strongest
+    quick attacks.
+    """
+    from privkit.audit.report import placed
+    from privkit.reports.registry import REGISTRY_NOTE, place_table
+    from privkit.reports.tables import rich_table
+
+    places, remarks = placed(run)
+    if as_json:
+        say_json({"places": places, "remarks": remarks})
+        return
+    show(*(f"{one.sentence}." for one in places), soft_wrap=True)
+    show(rich_table(place_table(places)))
+    show(*remarks, REGISTRY_NOTE, style="dim")
+
+
+def record(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path, typer.Option(help="Folder of the recording, new or empty.")],
+    defense: Annotated[str | None, typer.Option(help="Defense of the run, as its table shows it. [the last]")] = None,
+    seed: Annotated[int | None, typer.Option(parser=whole_number, help="Seed of the run. [the first]")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
+) -> None:
+    """Write a run's trained model as a recording: its releases, weights, the attacked records and the adversary's
+    records.
+
+    `privkit audit --recorded` on the recording gives the numbers of the run, on a CPU bit for bit. The recording
+    contains the attacked images, so share it only if others may see them.
+    """
+    from privkit.audit.export import export
+
+    recording = export(run, out, defense=defense, seed=seed, data_root=data_root)
+    described = recording.description
+    say(
+        f"{out}: {described.rounds} rounds of {described.name}, {len(recording.truth)} true and "
+        f"{len(recording.own)} own {recording.domain.records}; audit it with privkit audit --recorded {out}"
+    )
 
 
 for command in (*COMMANDS, papers, compare, place, describe_part, new, check, reproduce, record):

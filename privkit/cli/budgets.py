@@ -27,6 +27,8 @@ _BY_MIXER = (
 )
 _PROVEN = ("epsilon", "lower", "method", "order", "at_grid_edge", "sound", "statement")  # fields of a certificate
 _CHUNK = 2_000  # rows that are computed in one vectorised pass
+_NAMED = 3  # rows that a message names; the others are counted
+_SHOWN = 100  # rows that are printed; a longer table belongs into a file
 
 
 def budgets(
@@ -89,10 +91,6 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
             notes = (*notes, str(error))
     proven = {name: getattr(outcome, name) for name in _PROVEN}
     return BudgetRow(**read, **proven, **published, given=columns, delta=entry.delta, notes=notes), outcome
-
-
-_NAMED = 3  # rows that a message names; the others are counted
-_SHOWN = 100  # rows that are printed; a longer table belongs into a file
 
 
 @dataclass(kw_only=True)

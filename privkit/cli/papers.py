@@ -1,27 +1,45 @@
-"""`privkit papers`: compares claims, numbers, orderings and figures of papers with privkit's results."""
+"""`privkit papers` compares papers with privkit's results, and `privkit reproduce` repeats their experiments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from privkit.cli.say import say, say_json, show
+from privkit.cli.accounting import Json
+from privkit.cli.show import say, say_json, show
 from privkit.errors import StorageError, UsageError, unknown
 from privkit.files.caches import plain_matplotlib
+from privkit.run.stopping import keeping
+from privkit.settings.table import SETTINGS
+from privkit.shared.grouped import grouped
 
 if TYPE_CHECKING:
     from privkit.papers.contract import ComparedClaim, Paper
     from privkit.papers.coverage import Covered
     from privkit.papers.orderings import Judged, Measured
+    from privkit.papers.reproduce import Work
+    from privkit.papers.reproduced import Reproduced
     from privkit.papers.values import PrintedValue
     from privkit.shared.interval import Interval
 
-
+_NUMBERS = ("published", "ours", "value", "seeds", "line", "numbers")
+"""Headings of the columns that are aligned on the right."""
+_STATES = {
+    "run": "run in the paper's setting",
+    "reduced": "run at reduced size",
+    "formula": "recomputed by formula",
+    "print": "compared with other printed numbers",
+    "proxy": "run on other data",
+    "configured": "configured",
+    "reason": "with a reason",
+}
+_OUT = Path("privkit-runs/reproduce")
 TextTable = tuple[list[str], list[list[str]]]  # heading and rows of a table
 
 
@@ -43,7 +61,7 @@ def papers(
         bool, typer.Option("--coverage", help="For every printed number, our evidence or why there is none.")
     ] = False,
     figures: Annotated[Path | None, typer.Option(help="Folder for the paper's figures, drawn as PNG and SVG.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print the papers' claims beside privkit's results, and which of the papers' orderings were reproduced."""
     from privkit.papers import PAPERS, paper
@@ -132,19 +150,6 @@ def _print_coverage(chosen: Paper, as_json: bool) -> None:
     say("printed numbers: " + "; ".join(f"{count} {_STATES[state]}" for state, count in counts.items()))
 
 
-_NUMBERS = ("published", "ours", "value", "seeds", "line", "numbers")
-"""Headings of the columns that are aligned on the right."""
-_STATES = {
-    "run": "run in the paper's setting",
-    "reduced": "run at reduced size",
-    "formula": "recomputed by formula",
-    "print": "compared with other printed numbers",
-    "proxy": "run on other data",
-    "configured": "configured",
-    "reason": "with a reason",
-}
-
-
 def _draw(chosen: Paper, folder: Path, run: Path | None) -> None:
     from privkit.papers import PAPERS, paper
     from privkit.reports.figures import save
@@ -214,9 +219,8 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
         print_table(*orderings_table(judged, tiny))
         say("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
     if chosen.experiments:
-        say("", "experiments, for privkit audit --config FILE --data-root DATA:")
-        for path in chosen.experiments:
-            say(f"  {path}")
+        heading = "experiments, for privkit audit --config FILE --data-root DATA:"
+        say("", heading, *(f"  {path}" for path in chosen.experiments))
     if chosen.presets:
         names = ", ".join(path.stem for path in chosen.presets)
         say("", f"the paper's own settings, for privkit audit --preset NAME --data-root DATA: {names}")
@@ -251,8 +255,7 @@ def methods_table(methods: list[Measured]) -> TextTable:
     runs is shown for results that come with privkit."""
     rows = []
     for one in (one for one in methods if one.values):
-        value = interval_text(one.interval) or f"{next(iter(one.values.values())):.3f}"
-        rows.append([one.method, one.size or "", one.quantity, str(len(one.values)), value])
+        rows.append([one.method, one.size or "", one.quantity, str(len(one.values)), _mean_text(one)])
     return ["method", "size", "quantity", "seeds", "value"], rows
 
 
@@ -278,9 +281,7 @@ def _new_seeds(one: Judged) -> str:
         return ""
     if one.needed is None or one.hours is None:
         return "more than 10,000 needed"
-    if one.anew:
-        return f"{one.needed} run"
-    return f"{one.needed} needed, {one.hours:.1f} h"
+    return f"{one.needed} run" if one.anew else f"{one.needed} needed, {one.hours:.1f} h"
 
 
 def ordering_json(one: Judged) -> dict[str, Any]:
@@ -297,6 +298,10 @@ def interval_text(interval: Interval | None, *, sign: str = "") -> str:
     return f"{interval.value:{sign}.3f} [{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
 
 
+def _mean_text(one: Measured) -> str:
+    return interval_text(one.interval) or f"{fmean(one.values.values()):.3f}"
+
+
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
@@ -306,3 +311,84 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
     from privkit.reports.tables import Table, rich_table
 
     show(rich_table(Table(headers=tuple(header), rows=tuple(map(tuple, rows))), right=_NUMBERS))
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="PAPER", help="Name of the paper, as privkit papers lists it.")],
+    table: Annotated[str, typer.Argument(help="A table or figure, such as 'Table 3'.")],
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="tiny (embedded digits), small (the paper's data at reduced size), medium (the paper's network "
+            "as well, for a GPU) or paper."
+        ),
+    ] = "tiny",
+    data_root: Annotated[Path | None, typer.Option(help=SETTINGS["data_root"].help)] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs; the repeated command resumes them.")] = _OUT,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the experiments and an estimate; run none.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a table of a paper: each method's number beside the printed one, and a verdict on each ordering."""
+    from privkit.papers import reproduce as reproducing
+    from privkit.papers.reproduced import SCALES
+    from privkit.run.progress import progress_display
+
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    root = None if data_root is None else str(data_root)
+    if dry_run:
+        _preview(reproducing.needed_cells(name, table, scale, root), scale, out / scale)
+        return
+    with keeping(lambda: f"{out} keeps the finished cells"), progress_display() as progress:
+        found = reproducing.reproduce(name, table, scale=scale, data_root=root, out=out, progress=progress)
+    if as_json:
+        say_json(_json(found))
+        return
+    say(f"{found.paper}, {found.table}, scale {found.scale}")
+    if found.claims:
+        print_table(*claims_table(list(found.claims)))
+    if found.methods:
+        print_table(*_methods(found))
+        print_table(*orderings_table(list(found.orderings)))
+        say("brackets: 95 % Student intervals over seeds; differences are of the same seeds")
+    if found.methods and found.scale != "paper":
+        say("at another scale than the paper's only the orderings can be compared, not the numbers")
+
+
+def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
+    groups = grouped(cells, lambda one: replace(one.config, seeds=(0,)).fingerprint)
+    ordered = [one for group in groups.values() for one in group]
+    if not cells:
+        say(f"0 cells at scale {scale}")
+        return
+    from privkit.cli.estimate import estimate
+
+    seeds = [tuple(one.row["seed"] for one in group) for group in groups.values()]
+    found = estimate([replace(group[0].config, seeds=own) for group, own in zip(groups.values(), seeds, strict=True)])
+    for one, (_, timed) in zip(ordered, found.cells, strict=True):
+        config, row = one.config, one.row
+        parts = [config.dataset.label, config.model.label, row["protocol"], row["partition"]]
+        parts += [f"auxiliary {config.auxiliary}", f"seed {row['seed']}", f"of {one.experiment}"]
+        say(f"{row['defense']} / {row['attack']}, {', '.join(parts)}: about {timed.seconds:.0f} s")
+    say(f"{len(cells)} cells at scale {scale}, {found.sentence}; run folders in {out}", *found.needs)
+
+
+def _methods(found: Reproduced) -> TextTable:
+    rows = []
+    for one in found.methods:
+        printed = found.published.get((one.method, one.quantity))
+        published = "" if printed is None else f"{printed:.3f}"
+        rows.append([one.method, one.quantity, published, _mean_text(one), str(len(one.values)), found.verdict(one)])
+    return ["method", "quantity", "published", "ours", "seeds", "verdict"], rows
+
+
+def _json(found: Reproduced) -> dict[str, Any]:
+    methods = [
+        asdict(one) | {"published": published, "interval": one.interval, "verdict": found.verdict(one)}
+        for one in found.methods
+        for published in [found.published.get((one.method, one.quantity))]
+    ]
+    about = {"paper": found.paper, "table": found.table, "scale": found.scale, "claims": found.claims}
+    return about | {"methods": methods, "orderings": list(map(ordering_json, found.orderings))}

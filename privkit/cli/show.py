@@ -1,19 +1,20 @@
-"""Prints the result of a run for people, as JSON for programs, or for continuous integration (CI)."""
+"""Prints text, JSON and the result of a run. Text of unknown origin is printed literally, not read as markup."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from privkit.cli.say import say, say_json, show
 from privkit.errors import UsageError, tell, unknown
+from privkit.reports.escape import console, terminal, terminal_json
 
 AsEvents = Annotated[bool, typer.Option("--json", help="JSON on standard output: one event per line, then the result.")]
 Quiet = Annotated[
@@ -23,6 +24,31 @@ Junit = Annotated[Path | None, typer.Option(help="Write cells, checks and gates 
 Annotations = Annotated[
     str | None, typer.Option(help="Failures as annotations: github or none. [github inside GitHub Actions]")
 ]
+
+
+def say(*lines: str) -> None:
+    """Print lines. A line break inside a line is escaped, since it can only come from a name of unknown origin."""
+    for line in lines:
+        typer.echo(terminal(line))
+
+
+def show(*shown: Any, **style: Any) -> None:
+    """Print tables or texts, wrapped at words to the terminal's width, or to 160 characters elsewhere."""
+    screen = console(width=None if sys.stdout.isatty() else 160)
+    for one in shown:
+        screen.print(one, highlight=False, markup=False, **style)
+
+
+def say_json(value: Any, *, indent: int | None = 2) -> None:
+    """Print a value as JSON. Dataclasses become objects, and infinite numbers and NaN become null."""
+    plain = json.loads(json.dumps(value, default=_fields), parse_constant=lambda _: None)
+    typer.echo(terminal_json(json.dumps(plain, indent=indent, ensure_ascii=False)))
+
+
+def _fields(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return json.loads(value.model_dump_json()) if hasattr(value, "model_dump_json") else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,30 +71,30 @@ class OutputOptions:
     @contextmanager
     def progress(self) -> Iterator[Any]:
         """A context manager that yields a display of a run's progress."""
-        from privkit.run.progress import Events, Silent, progress_display
+        from privkit.run.progress import Events, Progress, progress_display
 
         if self.quiet or self.as_json:
-            yield Silent() if self.quiet else Events()
+            yield Progress() if self.quiet else Events()
             return
         with progress_display() as progress:
             yield progress
 
     def show(self, rows: Sequence[Any], page: Path, verdict: Any) -> NoReturn:
         """Print the results and the verdict of a run, and exit with the verdict's code."""
-        if self.as_json:
-            from privkit.parts.threats import threats_of
-            from privkit.reports.conclusion import conclusions
+        from privkit.parts.threats import threats_of
+        from privkit.reports.conclusion import conclusions
 
-            threats = threats_of(rows)
+        threats = threats_of(rows)
+        if self.as_json:
             fields = {"event": "result", "report": str(page), "conclusions": conclusions(rows, threats)}
             say_json(fields | {"verdict": verdict, "threats": threats, "rows": list(rows)}, indent=None)
         elif not self.quiet:
-            _print_run(list(rows), page)
+            _print_run(list(rows), threats, conclusions(rows, threats), page)
             say(f"run: {verdict.sentence}")
         self.failures(verdict)
         if verdict.exit_code == 3:
             tell(verdict.sentence)
-        self._for_ci(rows, verdict, page.parent.parent)
+        self._for_ci(threats, verdict, page.parent.parent)
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
@@ -84,39 +110,33 @@ class OutputOptions:
         for sentence in failed:
             tell(sentence)
 
-    def _for_ci(self, rows: Sequence[Any], verdict: Any, run: Path) -> None:
+    def _for_ci(self, threats: Any, verdict: Any, run: Path) -> None:
         from privkit.files.paths import inside, root
         from privkit.files.storage import write_bytes
-        from privkit.parts.threats import threats_of
         from privkit.reports import ci
         from privkit.run.records import seconds_of
 
         if self.junit is not None:
             took = {cell.cell: seconds_of(inside(run, "cells", cell.cell)) or 0.0 for cell in verdict.cells}
-            text = ci.junit(verdict, took, threats_of(rows))
+            text = ci.junit(verdict, took, threats)
             write_bytes(root(self.junit.parent) / self.junit.name, text.encode())
         actions = os.environ.get("GITHUB_ACTIONS") == "true"
         if self.annotations == "github" or (self.annotations is None and actions):
             print(*ci.github(verdict), sep="\n", file=sys.stderr, flush=True)
 
 
-def _print_run(rows: list[Any], page: Path) -> None:
-    from privkit.parts.threats import threats_of
-    from privkit.reports.conclusion import conclusions
+def _print_run(rows: list[Any], threats: Any, conclusions: Sequence[Any], page: Path) -> None:
     from privkit.reports.origins import mixture
     from privkit.reports.tables import rich_table
     from privkit.reports.threats import MEANING, told
     from privkit.shared.grouped import grouped
 
-    threats = threats_of(rows)
-    for one in conclusions(rows, threats):
+    for one in conclusions:
         first, *below = one.lines
         show(first, style="bold red" if one.tone == "bad" else "bold")
-        for text in below:
-            show(text)
+        show(*below)
     if threats:
-        for text in told(threats):
-            show(text)
+        show(*told(threats))
         show(MEANING, style="dim")
     for number, (table, note) in enumerate(_tables(rows, page)):
         if table is not None:
@@ -130,17 +150,13 @@ def _print_run(rows: list[Any], page: Path) -> None:
         for row in rows
         if row.certificate
     }
-    for proof in proofs:
-        show(proof)
+    show(*proofs)
     for group in grouped(rows, lambda row: (row.defense, row.seed)).values():
-        shared = _shared(group)
-        if shared:
-            show(f"{group[0].defense}, seed {group[0].seed}, under each attack")
-        for text, style in shared:
+        first, *others = map(_said, group)
+        shared = [line for line in first if others and all(line in one for one in others)]
+        title = [(f"{group[0].defense}, seed {group[0].seed}, under each attack", None)] if shared else []
+        for text, style in (*title, *shared, *(line for row in group for line in _remarks(row, shared))):
             show(text, style=style)
-        for row in group:
-            for text, style in _remarks(row, shared):
-                show(text, style=style)
     show(f"report: {page}", soft_wrap=True)
 
 
@@ -150,12 +166,6 @@ def _said(row: Any) -> dict[tuple[str, str | None], None]:
     told = [(f"  {text}", None) for text in (*filter(None, [bound]), *row.notes)]
     noted = [(f"  note: {caveat}", "dim") for caveat in row.caveats if not bound.startswith(caveat)]
     return dict.fromkeys([*told, *noted])
-
-
-def _shared(rows: Sequence[Any]) -> list[tuple[str, str | None]]:
-    """The remarks that all of several rows have in common; empty for a single row."""
-    first, *others = map(_said, rows)
-    return [line for line in first if others and all(line in one for one in others)]
 
 
 def _remarks(row: Any, shared: Sequence[tuple[str, str | None]]) -> Iterator[tuple[str, str | None]]:
@@ -171,7 +181,7 @@ def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
     """Yield each table (None if it is empty) with its note. The first shows means over seeds, or single rows."""
     from privkit.reports.answers import run_tables
     from privkit.reports.frontier import FRONTIER_NOTE, frontier, frontier_table
-    from privkit.reports.summaries import over_seeds
+    from privkit.reports.seed_intervals import over_seeds
 
     (numbers, note), *others = run_tables(rows)
     if over_seeds(rows):

@@ -17,7 +17,7 @@ from privkit.papers.coverage import coverage
 from privkit.papers.orderings import FLOOR, QUANTITIES, floor_of, measured, orderings, wanted, without_protocol
 from privkit.papers.presets import PUBLISHED_WORK, preset_settings
 from privkit.papers.reproduced import SCALES, Reproduced, Scale, claim_patterns, comparisons, judged_rows, tables
-from privkit.run.progress import Progress, Silent
+from privkit.run.progress import Progress
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 
@@ -147,7 +147,7 @@ def reproduce(
     """
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
-    progress = progress or Silent()
+    progress = progress or Progress()
     cells = needed_cells(name, table, scale, data_root)
     if not cells and not comparisons(name, table, []):
         raise UsageError(why_not(name, table, scale))

@@ -56,7 +56,7 @@ def findings(name: str) -> dict[str, list[str]]:
             "recovers anything" * bool(unjudged),
             f"of the paper's printed numbers, we measured {numbers['run'] or 'none'} in its setting, "
             f"{numbers['reduced'] or 'none'} at reduced size and {numbers['proxy'] or 'none'} on other data; "
-            f"{numbers['configured']} others were not run yet",
+            f"{numbers['configured']} other numbers were not measured yet",
         ],
     }
     return {lead: list(filter(None, parts)) or ["nothing that was shown here"] for lead, parts in told.items()}

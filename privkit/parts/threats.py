@@ -10,8 +10,8 @@ from pathlib import Path
 from privkit.errors import UsageError
 from privkit.parts.registry import parse, part_table
 from privkit.reports.schema import Row
+from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.strongest import counted
-from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import OTHERS, KnownOutcome, ThreatVerdict, threat_verdicts
 from privkit.shared.measures import CONSTANT_ATTACKS, IMAGES, KINDS
 

@@ -17,7 +17,7 @@ from privkit.run.records import MADE_OF, STRIP, holds
 from privkit.run.sources import as_it_is_now
 
 if TYPE_CHECKING:
-    from privkit.run.ingredients import Ingredients
+    from privkit.run.provenance import Ingredients
 
 _OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation neither reads nor writes
 

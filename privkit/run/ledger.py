@@ -34,20 +34,7 @@ from privkit.files.storage import (
 from privkit.reports.schema import Manifest, Row
 from privkit.run.differences import config_differences
 from privkit.run.folder import RunFolder
-from privkit.run.records import (
-    GUESSES,
-    MADE_OF,
-    PICTURES,
-    SCORES,
-    TRAINED,
-    TRIALS,
-    holds,
-    line,
-    lines_of,
-    parse_row,
-    read_manifest,
-    read_row,
-)
+from privkit.run.records import CELL_FILES, MADE_OF, TRAINED, holds, line, lines_of, parse_row, read_manifest, read_row
 
 try:
     import fcntl
@@ -57,7 +44,6 @@ except ImportError:  # not on Windows
 
 _FLUSH = 0.1  # smallest number of seconds between two flushes of lines to the disk
 PATIENCE = 2.0  # seconds to wait for a writer that is about to end
-_CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)  # files that a cell's record lists, if they exist
 LEADER = ".leader.json"  # file in the run folder while a command writes there: it names the process
 SCRATCH = ".scratch"  # in the run folder: a folder for each cell that a worker computes
 
@@ -244,7 +230,7 @@ class RunLedger(RunFolder):
     def finish(self, row: Row) -> Row:
         """Store a result row (first its own file, then its line in `results.jsonl`), and return it. A killed process
         loses no stored row; a power failure may lose the last tenth of a second, which is computed again."""
-        row = row.model_copy(update={"files": digests(self.cell(row.cell), _CELL_FILES)})
+        row = row.model_copy(update={"files": digests(self.cell(row.cell), CELL_FILES)})
         write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"), flush=False)
         due = perf_counter() - self._flushed > _FLUSH
         append_line(self.results, line(row), flush=due)

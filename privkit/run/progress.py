@@ -16,7 +16,7 @@ _SILENCE = 30.0  # seconds after which a log says that a stage is still running
 
 
 class Progress:
-    """Base of the displays that show the progress of a run."""
+    """Shows nothing, the default of the Python interface; the base of the displays that show the progress of a run."""
 
     def note(self, text: str) -> None:
         """Show one line permanently."""
@@ -32,10 +32,6 @@ class Progress:
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
         """Note that `done` of `total` steps are finished, and the newest `value` of their curve, such as the loss."""
-
-
-class Silent(Progress):
-    """Shows nothing: the default of the Python interface."""
 
 
 def duration(seconds: float) -> str:

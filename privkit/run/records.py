@@ -29,9 +29,13 @@ GUESSES = "guesses.npz"
 """File in a cell's folder: `guess`, all guesses of an attack on a recording without the true records, as uint8 [N, H,
 W, C] for images, and as ids or fields for other records."""
 TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning, one per line
+CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)  # files that a cell's record lists, if they exist
 TRAINED = "trained.json"  # in a model's folder: its record, which lists its weights
 LOG = "log.txt"  # log in a cell's folder: a time and a text in each line, and traces of errors
 BEGUN = "start"  # text of the first line that a computation writes into the log
+VERDICT = "verdict.json"
+EVIDENCE, EVIDENCE_PAGE = "evidence.json", "evidence.html"
+"""Files that `privkit evidence` writes into a run's folder; the first lists the checksum of the second."""
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -96,8 +100,9 @@ def read_manifest(path: Path) -> Manifest | None:
         ) from None
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Read all rows of a run folder in the plan's order; raises `DamagedFile` for a faulty or contradictory line."""
+def read_run(path: Path) -> tuple[Manifest, list[Row]]:
+    """Read the manifest and all rows of a run folder, in the plan's order; raises `DamagedFile` for a faulty or
+    contradictory line."""
     manifest = read_manifest(path)
     if manifest is None:
         raise RunFolderError(f"{path} is not a run folder: it has no manifest.json")
@@ -116,13 +121,18 @@ def read_rows(path: Path) -> list[Row]:
             raise DamagedFile(f"{where} is of {row.cell}, which is not a cell of this run; repeat the run's command")
         if rows.setdefault(row.cell, row) != row:
             raise DamagedFile(f"{where} contradicts an earlier line of {row.cell}; repeat the run's command")
-    return sorted(rows.values(), key=lambda row: places[row.cell])
+    return manifest, sorted(rows.values(), key=lambda row: places[row.cell])
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read all rows of a run folder; see `read_run`."""
+    return read_run(path)[1]
 
 
 def finished_rows(path: Path) -> tuple[Manifest, list[Row]]:
     """Read the manifest and all result rows of a run folder; raises `UnfinishedRun` if there are no rows."""
-    manifest, rows = read_manifest(path), read_rows(path)
-    if manifest is None or not rows:
+    manifest, rows = read_run(path)
+    if not rows:
         raise UnfinishedRun(f"{path} holds no finished cell; repeat the run's command to go on with it")
     return manifest, rows
 
@@ -168,11 +178,6 @@ def _other_version(data: bytes | str) -> object | None:
     except (ValueError, AttributeError, TypeError, RecursionError):
         return None
     return claimed if claimed != SCHEMA_VERSION else None
-
-
-VERDICT = "verdict.json"
-EVIDENCE, EVIDENCE_PAGE = "evidence.json", "evidence.html"
-"""Files that `privkit evidence` writes into a run's folder; the first lists the checksum of the second."""
 
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:

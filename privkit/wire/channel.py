@@ -1,15 +1,16 @@
-"""The channel between clients and adversary; only a `View` passes through it."""
+"""The channel between clients and adversary: only a `View` passes through it, and queries are counted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Query, QueryResult, View
+from privkit.attacks.base import NotApplicable, Query, QueryResult, Session, View
+from privkit.attacks.query_rules import QueryRules
 from privkit.defenses.base import Receipt
 from privkit.defenses.split_parts import held_parts
 from privkit.domains.base import Batch
@@ -18,6 +19,8 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import ClientForward, Clients
 from privkit.training.no_labels import drawn_labels
 from privkit.training.stacked import Stacked
+
+_TRIALS = 4  # number of rounds of copies that are also computed in full; black images of one round hide random draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,18 @@ def black_box_query(edge: Clients) -> Query:
         return replace(answer, view=replace(answer.view, labels=None))
 
     return query
+
+
+def seen_alone(edge: Clients, size: int) -> Callable[[Tensor], Tensor]:
+    """A function that computes the release of each image alone, neither mixed nor masked, `size` images at a time."""
+
+    @torch.no_grad()
+    def look(images: Tensor) -> Tensor:
+        rounds = images.unflatten(0, (-1, edge.lowers.copies, size // edge.lowers.copies))
+        seen = torch.cat([edge.defense.public_transform(edge.lowers(part).flatten(0, 1)).float() for part in rounds])
+        return held_parts(seen, edge.defense, edge.held)
+
+    return look
 
 
 def shared_lower(edge: Clients) -> nn.Module | None:
@@ -140,9 +155,6 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     return QueryResult(view=view, members=members)
 
 
-_TRIALS = 4  # number of rounds of copies that are also computed in full; black images of one round hide random draws
-
-
 class CopiesOnce:
     """Lower segments in evaluation mode that compute a record only once if a client's batch consists of copies of it.
 
@@ -173,3 +185,53 @@ class CopiesOnce:
         """Compute the output for one record of each client, [n, 1, ...], and repeat it `count` times, [n, B, ...]."""
         given: Tensor = self._lowers(once)
         return given.repeat_interleave(count, 1)
+
+
+class Queries:
+    """A `privkit.attacks.base.Query` that counts its `rounds` and refuses queries that the threat model forbids."""
+
+    def __init__(self, ask: Query, rules: QueryRules) -> None:
+        self._ask, self._rules, self.rounds = ask, rules, 0
+
+    def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
+        """Send one round of images and return its release. Raises `NotApplicable` if the threat model allows no further
+        round, or if it forbids copies and two images are equal."""
+        if self._rules.rounds is not None and self.rounds >= self._rules.rounds:
+            raise NotApplicable(
+                f"the threat model allows {self._rules.rounds:,} rounds of own images, and the attack asks for more: "
+                "allow more with --queries rounds=…, or give the attack fewer epochs"
+            )
+        if not self._rules.copies and len(images.unique(dim=0)) < len(images):
+            raise NotApplicable(
+                "the threat model forbids copies of one image in a round, and the attack sends some: allow them with "
+                "--queries copies=true, or choose an attack that sends none"
+            )
+        self.rounds += 1
+        with seeded(images.device, derive(self.rounds, "query", "module")):  # lower segments may draw, too
+            return self._ask(images, draws)
+
+
+class CountingSession(Session):
+    """A session that also saves the number of query rounds, so that a resumed attack continues the count."""
+
+    def __init__(self, session: Session, queries: Queries) -> None:
+        self._session, self._queries = session, queries
+
+    def load(self) -> dict[str, Any] | None:
+        if (saved := self._session.load()) is None:
+            return None
+        self._queries.rounds = saved["queries"]
+        state: dict[str, Any] = saved["attack"]
+        return state
+
+    def save(self, state: dict[str, Any]) -> None:
+        self._session.save({"queries": self._queries.rounds, "attack": state})
+
+    def keep(self, state: dict[str, Any]) -> None:
+        self._session.keep({"queries": self._queries.rounds, "attack": state})
+
+    def report(self, done: int, total: int, value: float) -> None:
+        self._session.report(done, total, value)
+
+    def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
+        return self._session.goes_on(epochs, curve)

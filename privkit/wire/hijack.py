@@ -75,7 +75,8 @@ class LiveClients:
             raise NotApplicable("standalone clients send nothing, so there is nothing to hijack")
         check_private(edge, spec)
         self._edge, self._private, self._shares, self._spec = edge, private, shares, spec
-        self._victims, self._seed, self._passes, self._number, self.guard = victims, seed, passes, 0, guard
+        self._victims, self._seed, self._passes, self.guard = victims, seed, passes, guard
+        self.rounds, self.device = 0, private.x.device  # the number of rounds so far, and the clients' device
         weights = [weight for weight in edge.parameters() if weight.requires_grad]
         self._optimizer = optimizer_of(spec.lower, weights)
         self._order: Tensor | None = None
@@ -85,8 +86,8 @@ class LiveClients:
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """Run one round of training, in which `answer` computes the returned gradient from the server's view. Raises
         `AttackDiverged`, and leaves the weights unchanged, if a gradient is not finite in a lower segment."""
-        edge, spec, device = self._edge, self._spec, self._private.x.device
-        protocol, number = edge.protocol, self._number
+        edge, spec, device = self._edge, self._spec, self.device
+        protocol, number = edge.protocol, self.rounds
         rounds = rounds_an_epoch(int(self._shares.sizes.sum()), protocol.clients, spec.batch_size)
         epoch, step = divmod(number, rounds * (protocol.clients // protocol.active))
         if self._order is None or step == 0:
@@ -126,36 +127,24 @@ class LiveClients:
         last = step + 1 == len(self._order)
         if protocol.average == "round" or (protocol.average == "epoch" and last):
             edge.lowers.average(shares)
-        self._number += 1
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds so far."""
-        return self._number
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the clients."""
-        return self._private.x.device
+        self.rounds += 1
 
     def views(self) -> list[View]:
         """The clients' current releases of the attacked images, one view per round, pass after pass."""
-        recording = record_rounds(
-            self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed, passes=self._passes
-        )
-        return recording.views
+        how = {"batch_size": self._spec.batch_size, "seed": self._seed, "passes": self._passes}
+        return record_rounds(self._edge, self._victims, **how).views
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer state, number of rounds, and the detector's measurements."""
         guard = None if self.guard is None else self.guard.state_dict()
         states = {"edge": self._edge.state_dict(), "optimizer": self._optimizer.state_dict()}
-        return states | {"number": self._number, "guard": guard}
+        return states | {"number": self.rounds, "guard": guard}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from `state_dict`."""
         self._edge.load_state_dict(state["edge"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._number, self._order = int(state["number"]), None
+        self.rounds, self._order = int(state["number"]), None
         if self.guard is not None and state["guard"] is not None:
             self.guard.load_state_dict(state["guard"])
 

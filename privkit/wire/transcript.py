@@ -98,15 +98,8 @@ class Transcript:
 
 
 def _of_message(view: View, number: int) -> View:
-
-    def of_it(rows: Tensor) -> Tensor:
-        own: Tensor = rows.unflatten(0, (view.messages, -1))[number]
-        return own
-
-    gradient = None if view.cut_gradient is None else of_it(view.cut_gradient)
-    return View(
-        round=view.round, smashed=of_it(view.smashed), cut_gradient=gradient, whole=view.whole, parts=view.parts
-    )
+    own = moved_view(view, lambda rows: rows.unflatten(0, (view.messages, -1))[number])
+    return View(round=own.round, smashed=own.smashed, cut_gradient=own.cut_gradient, whole=own.whole, parts=own.parts)
 
 
 def _retain(module: nn.Module, inputs: object, output: Tensor) -> None:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy.special import betaln, expit, log_expit, logsumexp
 
 from privkit.accountants import answer
-from privkit.accountants.bounds import gaussian, laplace, pld, round_profiles
+from privkit.accountants.bounds import gaussian, laplace
+from privkit.accountants.bounds import numerical_composition as pld
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
@@ -178,7 +179,7 @@ def test_laplace_curves_of_tiny_shifts_keep_their_digits() -> None:
 @pytest.mark.parametrize(("mu", "rounds"), [(1.0, 1), (0.1, 100), (0.001, 10**6), (5.0, 1), (0.5, 50)])
 def test_tiny_deltas_are_bracketed(exponent: int, mu: float, rounds: int) -> None:
     truth = gaussian.epsilon(10.0**-exponent, mu * sqrt(rounds))
-    low, high = pld.composed_bounds([(round_profiles.gaussian_profile(mu), rounds)], 10.0**-exponent)
+    low, high = pld.composed_bounds([(gaussian.profile(mu), rounds)], 10.0**-exponent)
     assert low <= truth <= high
     if exponent <= 255:
         assert high <= truth * 1.0001

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.step import USUAL_ORDERS
-from privkit.accountants.filters import Filter
+from privkit.accountants.filters import LEVELS, Filter, reading
 from privkit.accountants.ledger import Ledger, PrivacyBudget
-from privkit.accountants.odometer import LEVELS, reading
 from privkit.cli.app import app
 from tests.accountants.ledgers import DELTA, spec
 

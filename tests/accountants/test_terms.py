@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from privkit.accountants import answer
-from privkit.accountants.base import no_protection
+from privkit.accountants.answer import no_protection
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletRatio, FixedCounts
 from privkit.accountants.spec.parts import (

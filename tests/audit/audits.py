@@ -10,11 +10,11 @@ from privkit.attacks.base import Mounting
 from privkit.attacks.goals.reconstruct import ImageMounting
 from privkit.audit.run import AuditRun, run_audit
 from privkit.parts.registry import Component, parse
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 from tests.small import SMALL
 
 
-class Notes(Silent):
+class Notes(Progress):
     """Progress that keeps its notes and stages, so that a test can read them."""
 
     def __init__(self) -> None:

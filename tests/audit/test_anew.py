@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.audit.own_behavior import must_draw_anew
+from privkit.audit.standing import must_draw_anew
 from privkit.defenses.base import OnSmashed
 from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.receipts import Nothing

@@ -56,7 +56,9 @@ def test_an_attack_is_asked_about_the_rows_whose_labels_it_was_not_given() -> No
     transcript, attack = Transcript(), Asker()
     for labels in ([0, 1, 1, 1, 0, 0], [1, 0, 0, 0, 1, 1]):
         transcript.rounds.append(recorded(labels, 2, torch.arange(6).unsqueeze(1)))
-    scores, truth, batches = asked(attack, transcript, CONTEXT, lambda name: None)  # type: ignore[arg-type, return-value]
+    cell = SimpleNamespace(attack=SimpleNamespace(spec=attack))
+    context: Any = SimpleNamespace(**vars(CONTEXT), cell=cell)
+    scores, truth, batches = asked(transcript, context, lambda name: None)  # type: ignore[arg-type, return-value]
     assert scores.examples.tolist() == [2, 3, 4, 5, 8, 9, 10, 11]
     assert scores.values.tolist() == [2, 3, 4, 5, 2, 3, 4, 5]
     assert truth.tolist() == [1, 1, 0, 0, 0, 0, 1, 1]

@@ -11,13 +11,20 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.accountants.answer import no_protection
 from privkit.accountants.auditing.families import GAUSSIAN
-from privkit.accountants.base import no_protection
 from privkit.attacks.base import NotApplicable
 from privkit.audit.claims import audit_one_run
-from privkit.audit.goals.canaries_returned import gradients
-from privkit.audit.goals.canaries_sent import Sending, farthest, in_their_rows, seen_alone, smashed, tells_where
-from privkit.audit.goals.distinguish import bound_check, remarked
+from privkit.audit.goals.distinguish import (
+    Sending,
+    bound_check,
+    farthest,
+    gradients,
+    in_their_rows,
+    remarked,
+    smashed,
+    tells_where,
+)
 from privkit.audit.goals.trained import must_get_gradients
 from privkit.audit.run import run_audit
 from privkit.defenses.base import ReleaseCount
@@ -34,7 +41,7 @@ from privkit.models.vit import Vit
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.training import Clients, SplitProtocol, TrainingSpec
-from privkit.wire.channel import record_rounds
+from privkit.wire.channel import record_rounds, seen_alone
 from tests.small import SMALL
 
 SHAPE, CLAIMED_BY = (1, 8, 8), "exact Gaussian profile"

@@ -20,7 +20,7 @@ from privkit.errors import DamagedFile, DataError
 from privkit.files.arrays import read_arrays
 from privkit.files.sealed import opened, sealed
 from privkit.files.storage import load_state, save_state
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("no_report")
 QUICK: dict[str, Any] = {
@@ -39,7 +39,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> AuditRun:
     return run_audit(out=tmp_path_factory.mktemp("trained") / "run", **QUICK)
 
 
-class Notes(Silent):
+class Notes(Progress):
     """Remembers what is told."""
 
     def __init__(self) -> None:

@@ -11,8 +11,8 @@ from torch import Generator
 from privkit.attacks.base import Mounting, Observation, Scores, Session
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.audit.goals import label_adversary, label_answers, labels
-from privkit.audit.goals.canaries_sent import noiseless, rows_of
 from privkit.audit.goals.context import told_apart
+from privkit.audit.goals.distinguish import noiseless, rows_of
 from privkit.audit.run import run_audit
 from privkit.defenses.charge import Noised
 from privkit.defenses.noise import GaussianNoise
@@ -269,14 +269,14 @@ def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
     from privkit.audit.seed_data import prepare
     from privkit.run.ledger import RunLedger
     from privkit.run.plan import plan
-    from privkit.run.progress import Silent
+    from privkit.run.progress import Progress
     from privkit.run.provenance import manifest
     from privkit.settings.resolve import resolve
 
     config = resolve({"defense": "none", **SETTINGS})
     seed_data, cell = prepare(config, 0, torch.device("cpu")), plan(config)[0]
     with RunLedger(tmp_path / "run", manifest(config, threads=1)) as folder:
-        model = defended_model(config, cell, seed_data, folder, Silent(), lambda text: None)
+        model = defended_model(config, cell, seed_data, folder, Progress(), lambda text: None)
     watched = []
 
     def play(edge: Clients, upper: torch.nn.Module, *given: Any, **named: Any) -> Round:
@@ -284,7 +284,7 @@ def test_a_replayed_training_is_the_same_training(tmp_path: Path) -> None:
         watched.append(found.losses)
         return found
 
-    train_again(config, cell, seed_data, play, Silent())
+    train_again(config, cell, seed_data, play, Progress())
     again = torch.stack(watched).view(2, -1).mean(1)
     torch.testing.assert_close(again, torch.tensor(model.known["curve"]))
 
@@ -353,12 +353,10 @@ def test_the_order_of_an_epoch_is_the_one_that_was_trained_in(tmp_path: Path, mo
     """Labels of the rows that the context names are those that the rounds had, in the order of the clients."""
     asked, agree = labels.asked, []
 
-    def watched(
-        attack: Any, transcript: Transcript, context: Any, stage: Any, of_epoch: Any, cut: Any
-    ) -> label_answers.Asked:
+    def watched(transcript: Transcript, context: Any, stage: Any, of_epoch: Any, cut: Any) -> label_answers.Asked:
         sent = torch.cat([kept.labels.unflatten(0, (2, -1)) for kept in transcript.rounds], 1)
         agree.append(torch.equal(context.seed_data.splits.private.y[of_epoch[0]], sent))
-        return asked(attack, transcript, context, stage, of_epoch, cut)
+        return asked(transcript, context, stage, of_epoch, cut)
 
     monkeypatch.setattr(labels, "asked", watched)
     settings = {**SETTINGS, "budget": "smoke:private=100,victims=20,epochs=2", "training": "batch_size=10,augment=crop"}

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Generator
 
-from privkit.audit.findings import by_pattern
 from privkit.audit.run import run_audit
 from privkit.audit.scoring import (
+    by_pattern,
     identified,
     identified_by_pattern,
     identified_when_moved,

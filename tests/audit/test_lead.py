@@ -17,7 +17,7 @@ from privkit.errors import UsageError
 from privkit.files.sealed import sealed
 from privkit.reports.schema import Row
 from privkit.run.ledger import RunLedger
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 from privkit.run.provenance import manifest
 from privkit.run.records import TRAINED, line, read_rows
 from privkit.settings.resolve import resolve
@@ -216,7 +216,7 @@ def test_an_executor_that_takes_no_task_is_a_lost_worker(tmp_path: Path) -> None
 
     config = resolve(settings(1))
     with RunLedger(tmp_path / "run", manifest(config, threads=1)) as ledger:
-        worker = CellWorker(config=config, device=torch.device("cpu"), threads=1, progress=Silent())
+        worker = CellWorker(config=config, device=torch.device("cpu"), threads=1, progress=Progress())
         leader = Leader(worker=worker, ledger=ledger)
         leader.open()
         with pytest.raises(WorkersEnded, match="cannot schedule new futures"):

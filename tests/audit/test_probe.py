@@ -12,8 +12,7 @@ from privkit.attacks.base import Session
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.audit import probe
 from privkit.audit.goals.goal import Timed, audit_goal
-from privkit.audit.goals.rehearsal import Rehearsal
-from privkit.audit.probe import seconds_of_training, training_step
+from privkit.audit.probe import Rehearsal, seconds_of_training, training_step
 from privkit.audit.seed_data import open_data
 from privkit.domains.base import Batch
 from privkit.errors import UsageError

@@ -17,7 +17,7 @@ from privkit.audit.run import AuditRun
 from privkit.errors import UsageError
 from privkit.reports import columns, tables
 from privkit.reports.html import html_table
-from privkit.reports.summaries import over_seeds
+from privkit.reports.seed_intervals import over_seeds
 from privkit.settings.resolve import resolve
 from tests.reports.made import made
 from tests.small import generator

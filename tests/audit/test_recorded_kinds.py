@@ -246,7 +246,7 @@ def test_labels_of_a_recorded_u_shape_are_asked_for_at_both_cuts(
 
     def observed(*of: Any) -> Any:
         seen = inner(*of)
-        given.append((seen, of[4], of[6]))
+        given.append((seen, of[3], of[5]))
         return seen
 
     monkeypatch.setattr(labels, "observed", observed)

@@ -10,12 +10,22 @@ from scipy.stats import t as student_t
 from torch import Generator
 
 from privkit.attacks.goals.reconstruct import score
-from privkit.audit.findings import learned, own_match
-from privkit.audit.scoring import FEW_RECORDS, ahead, directions, few, matched_own, mean_over, scored, summarise
+from privkit.audit.scoring import (
+    FEW_RECORDS,
+    ahead,
+    directions,
+    few,
+    learned,
+    matched_own,
+    mean_over,
+    own_match,
+    scored,
+    summarise,
+)
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
 from privkit.reports.schema import Row
-from privkit.reports.summaries import over_seeds
+from privkit.reports.seed_intervals import over_seeds
 from privkit.shared.interval import Interval, clopper_pearson
 
 

@@ -190,9 +190,9 @@ def test_no_answer_can_be_reached_from_what_an_attack_on_labels_members_or_canar
         count = len(getattr(observation, asked)) if asked else rows
         return Scores(values=torch.arange(count).double(), examples=torch.arange(count))
 
-    def observed(attack: Any, transcript: Any, context: Any, client: int, own: Tensor, known: Tensor, cut: Any) -> Any:
-        seen = inner(attack, transcript, context, client, own, known, cut)
-        given.append((attack.name, seen, own))
+    def observed(transcript: Any, context: Any, client: int, own: Tensor, known: Tensor, cut: Any) -> Any:
+        seen = inner(transcript, context, client, own, known, cut)
+        given.append((context.attack.name, seen, own))
         return seen
 
     def judged(self: Any, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> Any:

@@ -18,7 +18,7 @@ from privkit.audit.tuning import Trial, suggested, tuned
 from privkit.constraints import Checked, Count, NonNegative, Positive, Probability
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 from privkit.run.records import TRIALS
 from privkit.settings.resolve import resolve
 from tests.small import SMALL
@@ -195,7 +195,7 @@ def test_a_killed_study_goes_on(study: tuple[AuditRun, TrainedContext], torn: by
     path.write_bytes(b"".join(kept.splitlines(keepends=True)[:2]) + torn)
     steps: list[int] = []
 
-    class Told(Silent):
+    class Told(Progress):
         def step(self, done: int, total: int, value: float | None = None) -> None:
             steps.append(done)
 

@@ -17,12 +17,12 @@ import torch
 from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.audit import run as audit_run
 from privkit.audit import worker
+from privkit.audit.contained import OverLimit, limited
 from privkit.audit.lead import WorkersEnded
 from privkit.audit.run import check_workers, run_audit
-from privkit.cli import grid
+from privkit.cli.sweeps import grid_runs
 from privkit.errors import RunFolderError, UsageError
 from privkit.reports.schema import Provenance
-from privkit.run.cell_limits import OverLimit, limited
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import cell_counts
 from privkit.run.provenance import circumstances, manifest
@@ -284,7 +284,7 @@ def test_processes_that_cannot_start_leave_a_sentence(tmp_path: Path, monkeypatc
 
 def test_a_grid_is_a_run_for_each_pair_of_data_and_model(tmp_path: Path) -> None:
     axes = {"dataset": ["tiny_digits", "digits"], "model": ["vit_micro", "cnn"]}
-    runs = grid.runs({**CHEAP, **axes}, tmp_path, yes=False)
+    runs = grid_runs({**CHEAP, **axes}, tmp_path, yes=False)
     assert [(config.dataset.name, config.model.name) for config in runs.values()] == [
         (dataset, model) for dataset in axes["dataset"] for model in axes["model"]
     ]
@@ -296,8 +296,8 @@ def test_a_grid_is_a_run_for_each_pair_of_data_and_model(tmp_path: Path) -> None
 def test_a_grid_of_a_million_cells_says_its_number_and_asks(tmp_path: Path) -> None:
     large = {**CHEAP, "seed": list(range(250_000)), "dataset": ["tiny_digits"], "model": ["vit_micro"]}
     with pytest.raises(UsageError, match=r"the grid has 1,000,000 cells in 2 runs; .*--yes") as asked:
-        grid.runs({**large, "dataset": ["tiny_digits", "digits"]}, tmp_path, yes=False)
+        grid_runs({**large, "dataset": ["tiny_digits", "digits"]}, tmp_path, yes=False)
     assert "give --yes" in str(asked.value)
-    assert len(grid.runs({**large, "seed": list(range(600))}, tmp_path, yes=True)) == 1
+    assert len(grid_runs({**large, "seed": list(range(600))}, tmp_path, yes=True)) == 1
     with pytest.raises(UsageError, match="dataset is an empty list"):
-        grid.runs({**CHEAP, "dataset": []}, tmp_path, yes=False)
+        grid_runs({**CHEAP, "dataset": []}, tmp_path, yes=False)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from privkit.cli import described as module
-from privkit.cli.described import described
+from privkit.cli import parts as module
+from privkit.cli.parts import described
 from privkit.files.caches import cache_folder
 from privkit.parts import entries as entries_of
 from privkit.parts.registry import PART_TABLES

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from privkit.accountants import table as parameter_tables
-from privkit.accountants.table_files import load_rows
+from privkit.accountants.table import load_rows
 from privkit.errors import PrivkitError, UsageError
 from privkit.files.toml_text import _MOST_BYTES
 from privkit.parts import registry

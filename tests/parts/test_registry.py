@@ -8,7 +8,7 @@ import pytest
 
 from privkit.attacks.scores.leak import roc_points
 from privkit.audit.seed_data import open_data
-from privkit.cli.frontier import varied
+from privkit.cli.sweeps import varied
 from privkit.defenses.denoising import Masking
 from privkit.errors import UsageError
 from privkit.files.import_path import with_options

@@ -105,9 +105,8 @@ def test_no_file_widens_what_is_trusted(tmp_path: Path, canary: Path) -> None:
 
 def test_a_run_folder_does_not_keep_what_is_trusted(tmp_path: Path) -> None:
     folder = written(tmp_path / "r", lower=HALF)
-    run = plan_audit(
-        recorded=str(folder), attack="mid_grey", budget="smoke", threads=1, trust=["tests"], out=tmp_path / "run"
-    )
+    given = {"recorded": str(folder), "attack": "mid_grey", "budget": "smoke", "threads": 1, "trust": ["tests"]}
+    run = plan_audit(resolve(given), tmp_path / "run")
     assert "trust" not in json.loads((run / "manifest.json").read_text())["settings"]
     kept = json.loads((run / "manifest.json").read_text())["settings"]
     with pytest.raises(Untrusted):

@@ -10,7 +10,7 @@ from privkit.reports.charts import Told
 from privkit.reports.gallery import Pictures
 from privkit.reports.page import Report, render
 from privkit.reports.schema import Check, Manifest, PlannedCell, Row
-from privkit.reports.summaries import over_seeds
+from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.verdict import judge
 from privkit.shared.certificate import Certificate
 from privkit.shared.costs import Costs

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from privkit.cli.frontier import varied
+from privkit.cli.sweeps import varied
 from privkit.errors import UsageError
 from privkit.reports.frontier import frontier, frontier_chart, frontier_csv, frontier_table
 from privkit.reports.schema import Check, Row
-from privkit.reports.summaries import over_seeds
+from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.tables import table
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval

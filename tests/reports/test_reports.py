@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from privkit.audit.run import AuditRun
 from privkit.reports import answers, columns, tables
 from privkit.reports.schema import Metric, Row
+from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.strongest import strongest
-from privkit.reports.summaries import over_seeds
 from privkit.shared.interval import Interval
 from privkit.training import TrainingSpec
 from tests.reports.made import made, metric

@@ -9,8 +9,8 @@ from privkit.reports import tables
 from privkit.reports.columns import CLAIM, DECLARATION
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Check, Row
+from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.strongest import beats, counted, falls
-from privkit.reports.summaries import over_seeds
 from privkit.reports.threats import FAILED_CONTROL, OTHERS, KnownOutcome, ThreatVerdict, threat_verdicts, threats_table
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS
 from tests.reports.made import made, metric

@@ -15,7 +15,7 @@ from privkit.errors import PrivkitError, RunFolderError, StorageError
 from privkit.files.paths import read_bytes
 from privkit.files.storage import append_line, remove, temporary, write_bytes
 from privkit.run.ledger import RunLedger
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 from privkit.run.provenance import manifest
 from privkit.run.records import read_rows
 from privkit.run.verify import examine
@@ -201,7 +201,7 @@ def test_a_folder_that_is_removed_does_not_come_back_half(tmp_path: Path) -> Non
 
 
 def test_a_run_whose_folder_is_removed_ends_with_a_sentence(tmp_path: Path) -> None:
-    class Removes(Silent):
+    class Removes(Progress):
         """Removes the run as soon as its first stage begins."""
 
         def stage(self, name: str, unit: str = "epochs") -> None:

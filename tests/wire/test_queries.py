@@ -8,7 +8,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, QueryResult, Session, View
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
-from privkit.wire.queries import CountingSession, Queries
+from privkit.wire.channel import CountingSession, Queries
 
 
 def answer(images: Tensor, draws: Generator) -> QueryResult:

@@ -14,6 +14,7 @@ from privkit.attacks.base import AnyAttack, NotApplicable, Query, Scores, Traini
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.scores.leak import advantage, per_batch_auc, pooled_auc, tpr_at
+from privkit.audit.goals.control_clients import defense_of
 from privkit.audit.seed_data import SeedData
 from privkit.domains.base import several
 from privkit.domains.domain import Domain
@@ -21,17 +22,18 @@ from privkit.errors import DamagedFile
 from privkit.files.arrays import write_arrays
 from privkit.reports.schema import Check, Row, Seconds
 from privkit.run.folder import RunFolder
-from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
 from privkit.run.progress import Progress
+from privkit.run.provenance import Ingredients
 from privkit.run.records import SCORES
 from privkit.settings.config import AuditConfig
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
 from privkit.shared.measures import KINDS
 from privkit.shared.seeds import derive
-from privkit.training import Checkpoint
-from privkit.wire.channel import RecordedRounds
+from privkit.training import Checkpoint, Clients
+from privkit.wire.channel import RecordedRounds, black_box_query, holds_all, public_block, shared_lower
+from privkit.wire.hijack import imitated
 from privkit.wire.transcript import Transcript
 
 ATTACK_CHECKPOINT = "attack.ckpt"  # file in a cell's folder while its attack runs
@@ -94,7 +96,8 @@ class Spent:
 class AttackContext:
     """What one attack of an audit may use: the recorded messages, and the parts of the model that its adversary knows.
 
-    Methods that give access to the model return None here; subclasses for a trained model or a recording override them.
+    Methods that give access to the model return None if its adversary cannot know it; subclasses for a trained model or
+    a recording supply the model.
     """
 
     config: AuditConfig  # the run's configuration
@@ -144,12 +147,18 @@ class AttackContext:
         splits = self.seed_data.splits
         return splits.private.y.cpu().bincount(minlength=splits.classes) / len(splits.private)
 
+    @property
+    def _edge(self) -> Clients | None:
+        """The defended clients; None if privkit does not know them."""
+        return None
+
     def block(self) -> nn.Module | None:
         """The public block that the clients run after the defense; None if they run none."""
-        return None
+        return None if self._edge is None else public_block(self._edge)
 
     def lower(self) -> nn.Module | None:
         """The lower segment that a white-box adversary knows; None if there is none."""
+        return None if self._edge is None else shared_lower(self._edge)
 
     def upper(self) -> nn.Module | None:
         """The server's segment; None if the adversary does not know it."""
@@ -171,15 +180,21 @@ class AttackContext:
 
     def query(self) -> Query | None:
         """The adversary's access to the defended clients, without a count or limit of queries; None without access."""
+        return None if self._edge is None else black_box_query(self._edge)
 
     def clients(self) -> TrainingClients | None:
         """The clients before any training, for an attack that takes over the training; None without a training."""
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
         """A function that applies the clients' defense to smashed data, or None; see `ImageObservation.imitate`."""
+        edge = self._edge
+        return None if edge is None or not holds_all(edge) else imitated(edge, self.seed_data.splits.domain)
 
     def defended(self) -> Defended | None:
         """The clients' defense, for control experiments; None if these have no access to it."""
+        domain, batch = self.seed_data.splits.domain, self.config.training.batch_size
+        edge, seed = self._edge, derive(self.cell.seed, "controls")
+        return None if edge is None else defense_of(edge, domain, batch, seed)
 
     def generator(self) -> Generator:
         """A generator for the attack's random draws, with a seed from the run's seed and the attack's name."""

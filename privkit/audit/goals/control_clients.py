@@ -26,9 +26,8 @@ from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients
 from privkit.training.no_labels import drawn_labels
-from privkit.wire.channel import answer_of, black_box_query, public_block, record_rounds, shared_lower
+from privkit.wire.channel import Queries, answer_of, black_box_query, public_block, record_rounds, shared_lower
 from privkit.wire.hijack import imitated
-from privkit.wire.queries import Queries
 
 _INSIDE = 0.99  # derivatives are taken at this share of the way from the mean image to a record, inside clip limits
 _WHOLE = 1e-4  # share of a difference's squared norm that a complete projection may miss

@@ -10,7 +10,7 @@ from privkit.attacks.base import AnyAttack, NotApplicable, Observation
 from privkit.parts.registry import load
 
 if TYPE_CHECKING:
-    from privkit.audit.goals.rehearsal import Rehearsal
+    from privkit.audit.probe import Rehearsal
     from privkit.recording.read import Recording
     from privkit.reports.schema import Row
     from privkit.settings.config import AuditConfig

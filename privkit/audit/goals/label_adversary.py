@@ -28,17 +28,11 @@ _MOST_SCORES = 2**28  # largest number of scores, one per word and position: a g
 
 
 def observed(
-    attack: LabelAttack,
-    transcript: Transcript,
-    context: AttackContext,
-    client: int,
-    own: Tensor,
-    known: Tensor,
-    cut: Cut,
+    transcript: Transcript, context: AttackContext, client: int, own: Tensor, known: Tensor, cut: Cut
 ) -> LabelObservation:
     """What one client, or the server of a U-shape, observes, with only the fields that the attack declares. `own` [N]
     are the labels of the client's records, and `known` the indices of records whose labels the attack is given."""
-    declared, rounds, data = known_to(attack), transcript.rounds, context.seed_data
+    declared, rounds, data = known_to(context.cell.attack.spec), transcript.rounds, context.seed_data
     clients, same_classes = len(rounds[0].received), context.config.auxiliary in OF_THE_DATASET
     common = LabelObservation(
         image_shape=data.splits.domain.shape,

@@ -26,8 +26,8 @@ from privkit.audit.goals.context import AttackContext, better_than_chance, must_
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.label_adversary import Cut, known_rows, observed, of_places, other_labels, own_labels, party
 from privkit.audit.goals.label_answers import Asked, best_cut
-from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext, must_get_gradients
+from privkit.audit.probe import Rehearsal
 from privkit.domains.base import several
 from privkit.domains.tokens.domain import Tokens
 from privkit.recording.read import Recording
@@ -41,6 +41,9 @@ from privkit.wire.transcript import Transcript
 Stages = Callable[[str], Session]  # name -> the session of one client's attack on some rounds
 Remembered = dict[int, Tensor]
 """Client -> ids of the records whose labels it knows, which stay the same in all epochs."""
+Epoch = tuple[Tensor, Remembered]
+"""The ids of the N records that each client sent in one epoch, [clients, N], and the records with known labels."""
+_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # one replayed epoch at most
 
 
 def ask(context: AttackContext) -> Row:
@@ -55,7 +58,7 @@ def ask(context: AttackContext) -> Row:
     multiple, knows_own = several(context.seed_data.victims.y), "own_labels" in known_to(attack)
     pooled, regrouped = pooled and not knows_own, pooled and knows_own
     if recorded is None and isinstance(context, TrainedContext) and not (every or pooled):
-        recorded = _repeated(attack, context)
+        recorded = _repeated(context)
         recorded, short = of_places(recorded, many) if texts else (recorded, short)
 
     def mounted(session: Session) -> _Answered:
@@ -65,10 +68,10 @@ def ask(context: AttackContext) -> Row:
             return Stage(session, saved, name)
 
         if recorded is not None:
-            found, records = [_at_cuts(cuts, attack, recorded, context, stage)], list[Tensor]()
+            found, records = [_at_cuts(cuts, recorded, context, stage)], list[Tensor]()
         else:
             assert isinstance(context, TrainedContext)
-            found, records = _each_epoch(cuts, attack, context, stage)
+            found, records = _each_epoch(cuts, context, stage)
             if not found:
                 raise NotApplicable("the model was trained for 0 epochs, so no gradient came back")
         auc, by_epoch, (scores, truth, rounds) = best_cut(attack, cuts, found, records if pooled else None)
@@ -161,18 +164,13 @@ def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> 
 
 
 def _at_cuts(
-    cuts: Sequence[Cut],
-    attack: LabelAttack,
-    transcript: Transcript,
-    context: AttackContext,
-    stage: Stages,
-    of_epoch: tuple[Tensor, Remembered] | None = None,
+    cuts: Sequence[Cut], transcript: Transcript, context: AttackContext, stage: Stages, of_epoch: Epoch | None = None
 ) -> dict[Cut, Asked]:
     """Run the attack (see `asked`) at each cut where it can run; raises `NotApplicable` if there is none."""
     found, reasons = dict[Cut, Asked](), list[NotApplicable]()
     for cut in cuts:
         try:
-            found[cut] = asked(attack, transcript, context, stage, of_epoch, cut)
+            found[cut] = asked(transcript, context, stage, of_epoch, cut)
         except NotApplicable as reason:
             reasons.append(reason)
     if not found:
@@ -181,18 +179,13 @@ def _at_cuts(
 
 
 def asked(
-    attack: LabelAttack,
-    transcript: Transcript,
-    context: AttackContext,
-    stage: Stages,
-    of_epoch: tuple[Tensor, Remembered] | None = None,
-    cut: Cut = "own",
+    transcript: Transcript, context: AttackContext, stage: Stages, of_epoch: Epoch | None = None, cut: Cut = "own"
 ) -> Asked:
     """Run a label attack on every client, or on a U-shape's server; return the score, label and round of each record.
 
-    `of_epoch` has the ids of the N records that each client sent in this epoch, [clients, N], and the records with
-    known labels since the first epoch; None if only one epoch is attacked.
+    `of_epoch` is None if only one epoch is attacked.
     """
+    attack: LabelAttack = context.cell.attack.spec
     parts, of_labels = list[tuple[Tensor, ...]](), list[Tensor]()
     owned, rounds = own_labels(attack, transcript, cut)
     clients = len(owned)
@@ -202,7 +195,7 @@ def asked(
         known = known_rows(attack, own, rounds)
         if of_epoch is not None and attack.mounting.labeled:
             known = _again(known, of_epoch[0][client], of_epoch[1], client)
-        observation = observed(attack, transcript, context, client, own, known, cut)
+        observation = observed(transcript, context, client, own, known, cut)
         where = "" if cut == "own" else f", {cut} cut"
         if cut != "own":
             require(attack, observation)
@@ -229,8 +222,9 @@ def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None
     return Transcript(wanted, inputs="lower" in known_to(attack))
 
 
-def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
+def _repeated(context: TrainedContext) -> Transcript:
     """Repeat the training and record the attacked epoch; it is cached for the next attack on this model."""
+    attack: LabelAttack = context.cell.attack.spec
     reader = attack.name if is_own_part(attack) else ""  # may change the transcript in place
     key = (str(context.folder.origin), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)
     if key not in _KEPT:
@@ -246,25 +240,22 @@ def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # one replayed epoch at most
-
-
 def _each_epoch(
-    cuts: Sequence[Cut], attack: LabelAttack, context: TrainedContext, stage: Stages
+    cuts: Sequence[Cut], context: TrainedContext, stage: Stages
 ) -> tuple[list[dict[Cut, Asked]], list[Tensor]]:
     """Repeat the training and run a label attack after each epoch, so that only one epoch's rounds are in memory.
 
     Returns, for each epoch, the attack's results at each cut and the ids of the scored records. A client knows its own
     records' ids, even if the records are augmented.
     """
-    transcript, steps, remembered = _transcript(attack), context.steps, Remembered()
+    transcript, steps, remembered = _transcript(context.cell.attack.spec), context.steps, Remembered()
     found, records = list[dict[Cut, Asked]](), list[Tensor]()
 
     def play(*given: Any, number: int = 0, **options: Any) -> Round:
         played = transcript(*given, number=number, **options)
         if (number + 1) % steps == 0:
             of_clients = context.order(number // steps).transpose(0, 1).flatten(1).cpu()
-            found.append(_at_cuts(cuts, attack, transcript, context, stage, (of_clients, remembered)))
+            found.append(_at_cuts(cuts, transcript, context, stage, (of_clients, remembered)))
             scored, *_ = next(iter(found[-1].values()))
             records.append(of_clients.flatten()[scored.examples.cpu()])
             transcript.rounds.clear()
@@ -316,7 +307,7 @@ class _Labels(AuditGoal):
         if context.predicts_texts():
             transcript, _ = of_places(transcript, many)
         owned, rounds = own_labels(attack, transcript, cut)
-        return observed(attack, transcript, context, 0, owned[0], known_rows(attack, owned[0], rounds), cut)
+        return observed(transcript, context, 0, owned[0], known_rows(attack, owned[0], rounds), cut)
 
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """Estimate the cost of repeating the training and attacking each client, in one epoch or all, at all cuts.

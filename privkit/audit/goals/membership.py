@@ -44,12 +44,7 @@ def ask(context: TrainedContext) -> Row:
     context.begin()
     order = torch.randperm(2 * each, generator=Generator().manual_seed(derive(context.cell.seed, "members", "order")))
     asked, truth = order.to(members.x.device), order < each
-    candidates = replace(
-        members,
-        x=torch.cat([members.x[:each], splits.test.x[:each]])[asked],
-        y=torch.cat([members.y[:each], splits.test.y[:each]])[asked],
-        ids=torch.cat([members.ids[:each], splits.test.ids[:each]])[asked],
-    )
+    candidates = members[:each].joined(splits.test[:each])[asked]
     observation = MembershipObservation(
         image_shape=splits.domain.shape,
         batch_size=size,

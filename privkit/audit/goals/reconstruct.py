@@ -23,12 +23,12 @@ from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit import scoring
 from privkit.audit.defended import untrained
-from privkit.audit.findings import by_pattern, cell_findings, own_match
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
-from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
+from privkit.audit.probe import Rehearsal
+from privkit.audit.scoring import by_pattern, cell_findings, own_match
 from privkit.audit.seed_data import floor_guesses
 from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
@@ -45,8 +45,8 @@ from privkit.shared.interval import Interval
 from privkit.shared.measures import CLASS_MEAN
 from privkit.shared.own_records import OF_THE_DATASET
 from privkit.shared.seeds import derive
+from privkit.wire.channel import CountingSession, Queries
 from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
-from privkit.wire.queries import CountingSession, Queries
 
 SHOWN = 8  # number of records of each result that the report shows
 _CLOSEST = 5  # number of table columns that a note names

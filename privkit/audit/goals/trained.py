@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import ceil
@@ -10,15 +9,13 @@ from typing import Any
 
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, Query, known_to
-from privkit.attacks.goals.control_clients import Defended
+from privkit.attacks.base import NotApplicable, known_to
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.attacks.scores.tokens import PADDING
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.defended import DefendedModel, train_again, untrained
-from privkit.audit.findings import learned
 from privkit.audit.goals.context import AttackContext
-from privkit.audit.goals.control_clients import defense_of
+from privkit.audit.scoring import learned
 from privkit.audit.standing import certified, declaration_check, texts_return
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.base import several
@@ -32,8 +29,8 @@ from privkit.training.loop import learns, round_order
 from privkit.training.losses import next_tokens, own_loss
 from privkit.training.round import Round, split_round
 from privkit.training.u_shape import UShaped
-from privkit.wire.channel import black_box_query, holds_all, public_block, shared_lower
-from privkit.wire.hijack import LiveClients, imitated
+from privkit.wire.channel import holds_all
+from privkit.wire.hijack import LiveClients
 
 _HISTORY = 16  # largest number of states of the server's segment that an attack gets, including the trained one
 
@@ -95,11 +92,9 @@ class TrainedContext(AttackContext):
             "splitfed, or --training freeze_lower=true"
         )
 
-    def block(self) -> nn.Module | None:
-        return public_block(self.model.edge)
-
-    def lower(self) -> nn.Module | None:
-        return shared_lower(self.model.edge)
+    @property
+    def _edge(self) -> Clients:
+        return self.model.edge
 
     def upper(self) -> nn.Module | None:
         """The server's segment; None if the adversary holds only parts of a release, or clients hold the last layer."""
@@ -141,9 +136,6 @@ class TrainedContext(AttackContext):
         train_again(config, self.cell, self.seed_data, play, self.progress)
         return history
 
-    def query(self) -> Query | None:
-        return black_box_query(self.model.edge)
-
     def clients(self) -> LiveClients:
         """The clients before training; one of them checks for a hijacking server."""
         data, seed, training = self.seed_data, self.cell.seed, self.config.training
@@ -166,14 +158,6 @@ class TrainedContext(AttackContext):
         receipt, passes = self.recording.receipts[0], self.attack.mounting.passes
         often, certificate = certified(longer, self.model.edge, self.seed_data, receipt, passes)
         return {"certificate": certificate, "limits": limits_of(certificate, receipt.mechanism(often))}
-
-    def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
-        edge = self.model.edge
-        return imitated(edge, self.seed_data.splits.domain) if holds_all(edge) else None
-
-    def defended(self) -> Defended:
-        batch = self.config.training.batch_size
-        return defense_of(self.model.edge, self.seed_data.splits.domain, batch, derive(self.cell.seed, "controls"))
 
 
 def must_send(context: TrainedContext) -> None:

@@ -66,7 +66,7 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificat
     if exact > claim:
         objection = f"the exact ε is {exact:.6g}"
         if claim > limit:
-            objection += f": the formula is proven for ε < 1; at this δ it is no bound above {limit:.5g}"
+            objection += f": the formula is proven for ε < 1; at this δ, it is no bound above ε = {limit:.5g}"
     return Certificate(
         kind="differential_privacy",
         statement=f"Theorem 3.5 as published: ε = {claim:.6g} at δ = {delta:g} for one release",
@@ -110,8 +110,8 @@ def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
         raise ValueError(f"noise must be one of {', '.join(get_args(_Noise))}, got {noise!r}")
     mu = theorem_3_7_mu(epsilon, delta)
     objection = (
-        "its proof gives the noise one density for both data sets, but backpropagated noise depends on the data and, "
-        "with masks, has no density"
+        "the proof assumes that the noise has the same density for two neighboring data sets, but backpropagated noise "
+        "depends on the data and, with masks, has no density"
     )
     return Certificate(
         kind="differential_privacy",

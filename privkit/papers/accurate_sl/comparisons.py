@@ -63,14 +63,14 @@ def _linear_layer() -> Iterator[ComparedClaim]:
     yield ComparedClaim(
         claim="Theorem 3.1 (i): when masking has at most the error of noise alone",
         ours=least_variance_for_masking(average, 0.5) ** 0.5,
-        quantity="least σ on the average over U[−1, 1]",
+        quantity="least σ of this case, for the mean error over U[−1, 1]",
         verdict="holds" if masks else "fails",
-        why="its condition is right in every case of our grid with p < 1; at p = 1 both errors are equal",
+        why="the theorem's condition is right in every case of our grid with p < 1; p = 1 masks nothing",
     )
     yield ComparedClaim(
         claim="Theorem 3.1 (ii): when scaling has at most the error of noise alone",
         verdict="holds" if scales else "fails",
-        why="its condition is right in every case of our grid",
+        why="the theorem's condition is right in every case of our grid",
     )
     yield from (_best_factors(average, CutNoise(law="gaussian", scale=scale)) for scale in (0.3, 0.5, 0.7))
     yield ComparedClaim(
@@ -97,7 +97,7 @@ def _best_factors(average: LinearLayer, noise: CutNoise) -> ComparedClaim:
         ours=best,
         quantity="best λ of the mean error, 1/(1 + 3σ²)",
         verdict="holds" if best < 1 else "fails",
-        why=f"for single layers, the best λ is between {singles[0]:.2f} and {singles[1]:.2f} (5 to 95 %); the best p "
+        why=f"for 90 % of random layers, the best λ is between {singles[0]:.2f} and {singles[1]:.2f}; the best p "
         f"of the mean error is {least_mse_keep(average, noise):g}",
     )
 
@@ -119,10 +119,10 @@ def _softmax() -> Iterator[ComparedClaim]:
         claim="Theorem 3.4: above a noise level some scaling lowers the loss's error",
         published=before,
         ours=after,
-        quantity="mean error of the loss at λ = 1, and at λ = .99",
+        quantity="mean error of the loss; published: at λ = 1, ours: at λ = .99",
         verdict="fails" if promised and after > before else "holds",
-        why="M = [[20, 3], [20, 0]], X = (0, 1), σ² = .0075 meet its condition, but scaling raises the error, as "
-        f"the slope of the mean loss predicts ({slope:.2g})",
+        why="M = [[20, 3], [20, 0]], X = (0, 1), σ² = .0075 meet the theorem's condition, but scaling raises the "
+        f"error, as the slope of the mean loss predicts ({slope:.2g})",
     )
 
 
@@ -133,7 +133,7 @@ def _privacy() -> Iterator[ComparedClaim]:
         claim="Theorem 3.5: ε = √(2 ln(1.25/δ))·Δ/σ, proven for ε < 1",
         published=1.0,
         ours=limit,
-        quantity="largest ε up to which it is a bound at δ = 1e-5",
+        quantity="largest ε up to which the formula is a bound at δ = 1e-5",
         verdict="holds" if limit >= 1 else "fails",
         why=f"Table 11 uses the formula up to ε = {largest:g}, above this limit",
     )
@@ -151,9 +151,10 @@ def _privacy() -> Iterator[ComparedClaim]:
         claim="Theorem A.7: 100 rounds of ε = .1",
         published=composed,
         ours=tighter,
-        quantity="composed ε; ours is Kairouz, Oh and Viswanath's",
+        quantity="composed ε; ours is by Kairouz, Oh and Viswanath",
         verdict="holds" if composed >= tighter else "fails",
-        why="it is a bound for a frozen lower model; one that learns from raw data carries records into later rounds",
+        why="ε is a bound if the lower model is frozen; a lower model that learns from raw data carries records into "
+        "later rounds",
     )
     once = theorem_3_5(sensitivity=0.02, sigma=1.0, delta=1e-8)
     for lower_model in get_args(LowerModel):

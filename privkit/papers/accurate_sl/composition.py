@@ -76,8 +76,8 @@ def theorem_a7(per_round: Certificate, *, rounds: int, slack: float, lower_model
     objections = [per_round.objection] if per_round.objection else []
     if lower_model == "averaged" or (lower_model == "trained" and per_round.unit == "record"):
         objections.append(
-            "it composes rounds as if each saw one record's data only, but a lower model trained on raw data carries "
-            "a record into every later release of other records"
+            "the theorem composes the rounds as if each round used the data of one record only, but a lower model "
+            "trained on raw data carries a record into every later release of other records"
         )
     quantities = {"rounds": float(rounds), "sum_of_epsilons": rounds * per_round.epsilon}
     if per_round.epsilon > 0:

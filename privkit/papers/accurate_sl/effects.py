@@ -220,7 +220,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
 
 def with_it(one: _JudgedEffect) -> str:
     """The difference in accuracy with the released code's bug as text, or the reason why the bug has no effect."""
-    return f"with it {shown(one.released)}" if one.released else f"the fault cannot act: {one.effect.no_fault}"
+    return f"with the fault {shown(one.released)}" if one.released else f"the fault cannot act: {one.effect.no_fault}"
 
 
 def shown(interval: Interval) -> str:

@@ -46,9 +46,9 @@ class PrintedBound:
             formula = theorem_3_5_epsilon(sqrt(n), scale, self.delta)
             exact = gaussian.epsilon(self.delta, 2 * sqrt(n) / scale)
             limit = theorem_3_5_limit(self.delta)[0]
-            why = f"Theorem 3.5 is proven for ε < 1; at this δ it is no bound above {limit:.4g}"
+            why = f"Theorem 3.5 is proven for ε < 1; at this δ, its formula is no bound above ε = {limit:.4g}"
             if "Names" in self.name:
-                why += f", and dividing the bound of {n} numbers by √{_NAMES_BATCH}, the batch size, has no proof"
+                why += f", and nothing proves that a batch of {_NAMES_BATCH} divides the bound by √{_NAMES_BATCH}"
             elif abs(self.half / formula - 1) > 0.1:
                 why += ", and no variant of its formula gives the printed number"
         objection = "" if claim >= exact else f"the exact ε is {exact:.6g}: {why}"

@@ -30,7 +30,7 @@ def comparisons() -> Iterator[ComparedClaim]:
         ours=100 * (1 - 1 / 2),
         quantity="% of the upload that 2-way CutMix saves",
         verdict="reproduced",
-        why="each of two clients sends its half of the patches; larger groups save more",
+        why="each of two clients sends half of its patches; larger groups save more",
     )
     for method in ("Parallel SL", "SplitFed", "CutMixSL (α = 6)", "CutMixSFL (α = 6)"):
         gain = _printed("Table 2", method, "10 clients") - _printed("Table 2", method, "2 clients")

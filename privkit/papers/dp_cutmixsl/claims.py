@@ -153,8 +153,8 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
     ratio, mixes = setting.ratio, setting.mechanism != "dp_sl" and setting.group > 1
     if mixes and setting.concentration is not None and ratio < 1:  # λ_max = 1 bounds every draw
         objections.append(
-            f"it fixes the ratios, but they are drawn from Dir({setting.concentration:g}): the Rényi bound of the "
-            "mixture is dominated by ratios near 1"
+            f"the theorem fixes the ratios, but the ratios are drawn from Dir({setting.concentration:g}), and ratios "
+            "near 1 dominate the Rényi bound of the mixture"
         )
     # The true bound for fixed ratios: mixed shares of the squared diameters, divided by the variance of the noise after
     # mixing. This variance is least if the other clients share the rest evenly.
@@ -171,15 +171,17 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
             if ratio * setting.group > 1 + 1e-9
             else ""
         )
-        objections.append(f"it adds the noise after mixing, but noise of the clients is averaged, too{uneven}")
+        objections.append(
+            f"the theorem adds the noise after mixing, but noise that clients add is averaged, too{uneven}"
+        )
     if kept > ratio * (1 + 1e-12):
         objections.append(
-            f"it counts λN patches, but whole patches are kept: a share of {kept:.4g} where λ = {ratio:.4g} (and the "
-            "masks cannot be exclusive)"
+            f"the theorem counts λN patches, but whole patches are kept: a share of {kept:.4g} instead of λ = "
+            f"{ratio:.4g} (so the masks cannot be exclusive)"
         )
     if held > kept * (1 + 1e-12):
         objections.append(
-            f"it assumes that the kept share of the {setting.patches} patches holds the same share of the "
+            f"the theorem assumes that the kept share of the {setting.patches} patches holds the same share of the "
             f"{setting.dimensions} coordinates, but the kept patches can hold a share of {held:.4g}"
         )
     if diameter > setting.label_dimensions:

@@ -45,7 +45,7 @@ def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[
         ours=formula,
         quantity="group size, by the paper's formula at σ = 16/255",
         verdict="reproduced" if abs(formula - stated) <= 0.005 else "differs",
-        why="the formula gives this number with standard deviations, which Table 1 calls variances",
+        why="the formula gives this number if what Table 1 calls variances are standard deviations",
     )
     yield ComparedClaim(
         claim=f"ε′ of Corollary 1 is smallest at the group size {symbol}",
@@ -53,7 +53,7 @@ def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[
         ours=exact,
         quantity="group size with the least ε′ at σ = 16/255",
         verdict="holds" if abs(exact - stated) < 0.5 else "fails",
-        why=f"its derivation assumes that ε(α) + ε_o is far below 1; at {symbol} this sum is "
+        why=f"the derivation assumes that ε(α) + ε_o is far below 1; at {symbol} this sum is "
         f"{_exponent(name, stated):.2f}",
     )
 
@@ -117,8 +117,8 @@ def _corollary_1(name: Mechanism, delta: float, drawn: bool) -> ComparedClaim:
 def _at_best(formula: Callable[..., Certificate], setting: GroupRelease, delta: float, proven: float) -> str:
     order = best_order(setting, delta)
     found = formula(setting, order=order, delta=delta).epsilon
-    beside = "undercuts" if found < proven else "stays above"
+    beside = "below" if found < proven else "above"
     return (
-        f"Table 1 uses α = 2; at the best order α = {order:.3g} the formula gives {found:.6g}, which {beside} the "
-        "proven ε"
+        f"Table 1 uses the order α = 2; at the best order, α = {order:.3g}, the formula gives {found:.6g}, which is "
+        f"{beside} the proven ε"
     )

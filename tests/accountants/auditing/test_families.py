@@ -14,8 +14,7 @@ from scipy.stats import binom
 from privkit.accountants.auditing.families import GAUSSIAN, Approximate, Family, ScaledNoise
 from privkit.accountants.auditing.independent import ceiling_independent, epsilon_independent
 from privkit.accountants.auditing.many_runs import ceiling_many_runs, epsilon_clopper_pearson
-from privkit.accountants.auditing.one_run import epsilon_one_run
-from privkit.accountants.auditing.one_run_curve import ceiling_one_run_curve, epsilon_one_run_curve
+from privkit.accountants.auditing.one_run import ceiling_one_run_curve, epsilon_one_run, epsilon_one_run_curve
 from privkit.accountants.region import Region
 from privkit.shared.empirical_bound import EmpiricalBound
 from tests.accountants.auditing.mechanisms import MECHANISMS, Array, Known, known

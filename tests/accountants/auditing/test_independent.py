@@ -13,8 +13,7 @@ from scipy.stats import beta, binom, norm
 
 from privkit.accountants.auditing.families import GAUSSIAN, Approximate, Family, Gaussian, Rates, ScaledNoise
 from privkit.accountants.auditing.independent import Test, ceiling_independent, epsilon_independent
-from privkit.accountants.auditing.one_run import epsilon_one_run
-from privkit.accountants.auditing.one_run_curve import epsilon_one_run_curve, planned_guesses
+from privkit.accountants.auditing.one_run import epsilon_one_run, epsilon_one_run_curve, planned_guesses
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.region import Region, region
 from privkit.accountants.spec.mechanism import SplitMechanism

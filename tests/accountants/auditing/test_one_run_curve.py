@@ -10,9 +10,9 @@ from scipy.sparse import coo_array
 from scipy.stats import norm
 
 from privkit.accountants.auditing.families import GAUSSIAN, Approximate, Family, ScaledNoise
-from privkit.accountants.auditing.one_run import epsilon_one_run
-from privkit.accountants.auditing.one_run_curve import (
+from privkit.accountants.auditing.one_run import (
     ceiling_one_run_curve,
+    epsilon_one_run,
     epsilon_one_run_curve,
     planned_guesses,
     rejected,

@@ -17,7 +17,8 @@ from scipy.integrate import trapezoid
 from scipy.special import ndtr
 
 from privkit.accountants import answer
-from privkit.accountants.bounds import allocation, gaussian, pld, round_profiles
+from privkit.accountants.bounds import allocation, gaussian
+from privkit.accountants.bounds import numerical_composition as pld
 from privkit.accountants.bounds.randomized_response import pure_epsilon
 from privkit.accountants.calibration import calibrate
 from privkit.accountants.ledger import Ledger
@@ -173,7 +174,7 @@ def test_epsilon_is_that_of_the_profile_and_near_poisson_sampling() -> None:
     removed, added = allocation.profile(100, 1.0)
     worst = max(float(removed(np.array(found.epsilon))), float(added(np.array(found.epsilon))))
     assert 0.99e-5 <= worst <= 1.0001e-5
-    poisson = pld.composed_bounds([(round_profiles.poisson_gaussian(0.01, 1.0), 100)], 1e-5)[1]
+    poisson = pld.composed_bounds([(gaussian.poisson_profiles(0.01, 1.0), 100)], 1e-5)[1]
     assert 0.5 * poisson < found.epsilon < 1.1 * poisson
     assert found.epsilon <= answer.epsilon(one, 1e-5, tight=False).epsilon
     assert answer.epsilon(one, 1e-5, tight=False).epsilon <= gaussian.epsilon(1e-5, 1.0)

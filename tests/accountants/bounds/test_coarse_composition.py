@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from privkit.accountants import compile as compiled
-from privkit.accountants.bounds import bound, gaussian, laplace_vector, pld, subsampling
+from privkit.accountants.bounds import bound, gaussian, laplace, subsampling
 from privkit.accountants.bounds import coarse_composition as coarse_module
+from privkit.accountants.bounds import numerical_composition as pld
 from privkit.accountants.bounds.bound import Bound
 from privkit.accountants.bounds.closed_forms import gaussian_bound
 from privkit.accountants.bounds.coarse_composition import coarse_composition
@@ -152,7 +153,7 @@ def test_laplace_vectors_are_never_below_their_composed_profile_and_close_to_it(
 @pytest.mark.parametrize("parts", [((0.3, 7), (1.1, 2)), ((5.0, 1),), ((0.02, 900),)])
 @pytest.mark.parametrize("rate", [1.0, 0.05])
 def test_moved_losses_keep_all_mass_and_dominate_the_profile(parts: tuple[tuple[float, int], ...], rate: float) -> None:
-    base, profile = laplace_vector.losses(parts), laplace_vector.profile(parts)
+    base, profile = laplace.vector_losses(parts), laplace.vector_profile(parts)
     assert base is not None
     assert profile is not None
     for spent in (1e-12, 1e-4, 0.3):

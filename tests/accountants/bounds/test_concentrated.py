@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 
 from privkit.accountants import answer, compile
-from privkit.accountants.bounds import concentrated, gdp
+from privkit.accountants.bounds import gdp
 from privkit.accountants.bounds.laplace import LaplaceRelease
 from privkit.accountants.bounds.numerical_composition import composed_bound
 from privkit.accountants.bounds.randomized_response import RandomizedAnswer
@@ -80,7 +80,7 @@ def violations_of_everyone(seed: int) -> list[tuple[Any, ...]]:
     rounds = 1 + one.rounds % 8
     almost = Drawn(one.smashed, one.labels, 10**9 - 1, 10**9, rounds)
     run = [(LaplaceRelease(parts=tuple((shift, 1) for shift in shifts.tolist())), rounds)]
-    rho, mu = concentrated.zcdp(run), concentrated.gdp(run)
+    rho, mu = gdp.zcdp(run), gdp.gdp(run)
     found = violations(*rounds_below(almost, shifts, rounds), rho, mu, (seed, "laplace"))
     noise, classes, answers = float(random.uniform(0.02, 0.98)), int(random.integers(2, 9)), int(random.integers(1, 9))
     lie, truth = noise / classes, 1 - noise + noise / classes
@@ -91,7 +91,7 @@ def violations_of_everyone(seed: int) -> list[tuple[Any, ...]]:
         masses = np.asarray(np.convolve(masses, [lie, 1 - truth - lie, truth]), float)
         losses = np.asarray((np.arange(masses.size) - masses.size // 2) * loss, float)
     response = [(RandomizedAnswer(noise=noise, classes=classes), answers)]
-    rho, mu = concentrated.zcdp(response), concentrated.gdp(response)
+    rho, mu = gdp.zcdp(response), gdp.gdp(response)
     return found + violations(masses, losses, rho, mu, (seed, "response", noise, classes, answers))
 
 
@@ -101,19 +101,19 @@ def test_nobody_who_always_takes_part_gives_away_more() -> None:
 
 def test_a_gaussian_is_both_exactly() -> None:
     run = [(GaussianRelease(mu=0.3), 10), (GaussianRelease(mu=1.0, sampling="poisson", rate=0.1), 2)]
-    assert concentrated.zcdp(run) == pytest.approx((0.9 + 2) / 2, rel=1e-12)
-    assert concentrated.gdp(run) == pytest.approx(sqrt(2.9), rel=1e-12)
+    assert gdp.zcdp(run) == pytest.approx((0.9 + 2) / 2, rel=1e-12)
+    assert gdp.gdp(run) == pytest.approx(sqrt(2.9), rel=1e-12)
 
 
 def test_a_coin_is_gaussian_at_the_middle_of_its_curve() -> None:
     """The Gaussian's curve passes through the corner of randomized response, and cannot be closer."""
     for epsilon in (0.01, 1.0, 5.0):
-        mu = concentrated.pure_gdp(epsilon)
+        mu = gdp.pure_gdp(epsilon)
         corner = 1 / (1 + exp(epsilon))
         assert float(ndtr(-mu / 2)) == pytest.approx(corner, rel=1e-9)
         assert gaussian_delta(epsilon, mu) > 0
-    assert concentrated.pure_gdp(0.0) == 0
-    assert concentrated.pure_gdp(700.0) < 1e3
+    assert gdp.pure_gdp(0.0) == 0
+    assert gdp.pure_gdp(700.0) < 1e3
 
 
 def test_certificates_say_both() -> None:

@@ -14,9 +14,12 @@ from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
 import privkit.accountants
-from privkit.accountants.bounds import gaussian, gdp, pld
+from privkit.accountants.bounds import gaussian, gdp
+from privkit.accountants.bounds import numerical_composition as pld
+from privkit.accountants.bounds.gaussian import poisson_profiles
+from privkit.accountants.bounds.gaussian import profile as gaussian_profile
+from privkit.accountants.bounds.laplace import profile as laplace_profile
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
-from privkit.accountants.bounds.round_profiles import gaussian_profile, laplace_profile, poisson_gaussian
 from tests.accountants.golden import published_gdp
 
 Array = NDArray[np.float64]
@@ -26,7 +29,7 @@ SAMPLED = [(0.01, 1.0, 1000), (0.04, 1.5, 2250), (0.2, 0.7, 50), (0.001, 0.8, 20
 
 
 def sampled(rate: float, noise_multiplier: float, rounds: int) -> list[tuple[Profile | Pair, int]]:
-    return [(poisson_gaussian(rate, 1 / noise_multiplier), rounds)]
+    return [(poisson_profiles(rate, 1 / noise_multiplier), rounds)]
 
 
 @cache

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from privkit.accountants import answer
-from privkit.accountants.bounds import laplace, laplace_vector
+from privkit.accountants.bounds import laplace
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.sensitivity import Known
 from tests.accountants.laplace_pairs import Drawn, base_losses, delta_of, drawn, rounds_below
@@ -143,7 +143,7 @@ def test_the_curve_is_that_of_the_profile() -> None:
     "parts", [((0.025, 64),), ((0.3, 7), (1.1, 2)), ((2.0, 3),), ((0.05, 200), (1e-4, 30)), ((6.0, 1), (0.2, 9))]
 )
 def test_the_sum_lies_between_losses_rounded_down_and_up(parts: tuple[tuple[float, int], ...]) -> None:
-    found = laplace_vector.profile(parts)
+    found = laplace.vector_profile(parts)
     assert found is not None
     shifts = np.concatenate([np.full(many, shift) for shift, many in parts])
     d = float(shifts.min()) / 20 if shifts.min() > 0.01 else 5e-4
@@ -155,13 +155,13 @@ def test_the_sum_lies_between_losses_rounded_down_and_up(parts: tuple[tuple[floa
 
 def test_a_thousand_small_moves_keep_a_tiny_delta() -> None:
     """Against the exact law of one variable, and a δ of 1e-200 of many by Chernoff's bound."""
-    alone = laplace_vector.profile(((0.7, 1),))
+    alone = laplace.vector_profile(((0.7, 1),))
     assert alone is not None
     at = np.linspace(0, 0.7, 9)
     exact = np.array([laplace.delta(e, 0.7) for e in at.tolist()])
     assert alone(at) == pytest.approx(exact, abs=2e-4)
     assert np.all(alone(at) >= exact - 1e-15)
-    many = laplace_vector.profile(((0.1, 1000),))
+    many = laplace.vector_profile(((0.1, 1000),))
     assert many is not None
     for epsilon in (20.0, 60.0, 90.0):
         orders = np.linspace(1.01, 80, 2000)
@@ -170,8 +170,8 @@ def test_a_thousand_small_moves_keep_a_tiny_delta() -> None:
 
 
 def test_losses_that_no_number_holds_have_no_profile() -> None:
-    assert laplace_vector.profile(((800.0, 1),)) is None
-    assert laplace_vector.profile(((30.0, 100),)) is None
+    assert laplace.vector_profile(((800.0, 1),)) is None
+    assert laplace.vector_profile(((30.0, 100),)) is None
     assert answer.epsilon(Drawn((30.0, 100), None, 1, 10, 3).mechanism, 1e-5).epsilon > 100
 
 

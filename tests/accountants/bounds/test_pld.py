@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privkit.accountants.bounds import gaussian, pld, round_profiles
+from privkit.accountants.bounds import gaussian, laplace
+from privkit.accountants.bounds import numerical_composition as pld
 from privkit.accountants.bounds.loss_distribution import GridTooLarge, LossDistribution, from_profile
 from tests.accountants.golden import hidden_mixtures
 
@@ -23,7 +24,7 @@ def delta_of(distribution: LossDistribution, epsilon: float) -> float:
 
 @given(mu=st.floats(0.05, 4.0), rate=st.floats(0.01, 1.0), interval=st.floats(0.002, 0.2))
 def test_the_grid_is_a_pair_that_is_worse_than_the_profile(mu: float, rate: float, interval: float) -> None:
-    pair = round_profiles.poisson_gaussian(rate, mu)
+    pair = gaussian.poisson_profiles(rate, mu)
     for distribution, profile in zip(from_profile(pair, interval), pair, strict=True):
         masses, losses = distribution.masses, distribution.losses
         assert np.all(masses >= 0)
@@ -38,7 +39,7 @@ def test_the_grid_is_a_pair_that_is_worse_than_the_profile(mu: float, rate: floa
 
 
 def test_symmetric_profiles_have_one_distribution_that_mirrors_itself() -> None:
-    (found,) = from_profile(round_profiles.without_replacement_gaussian(0.3, 1.0), 0.01)
+    (found,) = from_profile(gaussian.without_replacement_profile(0.3, 1.0), 0.01)
     mass = dict(zip((np.round(found.losses / 0.01)).astype(int).tolist(), found.masses.tolist(), strict=True))
     for node in range(1, 200):
         assert mass[-node] == pytest.approx(exp(-0.01 * node) * mass[node], rel=1e-9)
@@ -55,7 +56,7 @@ def test_gaussians_compose_to_a_gaussian(mu: float, rounds: int, delta: float, r
     """`mu` is of all rounds together."""
     exact = gaussian.epsilon(delta, mu)
     once = mu / rounds**0.5
-    low, high = pld.composed_bounds([(round_profiles.gaussian_profile(once), rounds)], delta, relative * once)
+    low, high = pld.composed_bounds([(gaussian.profile(once), rounds)], delta, relative * once)
     assert low <= exact <= high * (1 + 1e-12)
     assert high <= exact * (1 + relative**2) + 1e-9 + relative * once * (rounds == 1)
 
@@ -64,7 +65,7 @@ def test_gaussians_compose_to_a_gaussian(mu: float, rounds: int, delta: float, r
 @pytest.mark.parametrize("rounds", [1, 1000, 10**6])
 def test_a_million_rounds_and_tiny_deltas_keep_their_digits(rounds: int, delta: float) -> None:
     exact = gaussian.epsilon(delta, 1.0)
-    low, high = pld.composed_bounds([(round_profiles.gaussian_profile(rounds**-0.5), rounds)], delta)
+    low, high = pld.composed_bounds([(gaussian.profile(rounds**-0.5), rounds)], delta)
     assert low <= exact <= high
     assert high == pytest.approx(exact, rel=3e-5)
 
@@ -73,7 +74,7 @@ def test_epsilon_in_the_thousands() -> None:
     for mu, rounds in ((60.0, 1), (60.0, 10), (2.0, 10_000)):
         exact = gaussian.epsilon(1e-5, mu * rounds**0.5)
         assert exact > 1000
-        low, high = pld.composed_bounds([(round_profiles.gaussian_profile(mu), rounds)], 1e-5)
+        low, high = pld.composed_bounds([(gaussian.profile(mu), rounds)], 1e-5)
         assert low <= exact <= high * (1 + 1e-12)
         assert high == pytest.approx(exact, rel=1e-5)
 
@@ -118,7 +119,7 @@ def test_randomized_response_by_enumeration(truth: float, rounds: int, delta: fl
 @settings(max_examples=20, deadline=None)
 @given(shift=st.floats(0.05, 3.0), rounds=st.integers(1, 3), epsilon=st.floats(0.0, 3.0))
 def test_small_compositions_by_brute_force(shift: float, rounds: int, epsilon: float) -> None:
-    (once,) = from_profile(round_profiles.laplace_profile(shift), 0.01)
+    (once,) = from_profile(laplace.profile(shift), 0.01)
     masses, lowest = once.masses, once.lowest
     for _ in range(rounds - 1):
         masses, lowest = np.convolve(masses, once.masses), lowest + once.lowest
@@ -126,14 +127,14 @@ def test_small_compositions_by_brute_force(shift: float, rounds: int, epsilon: f
     exact = float(np.sum(masses * np.maximum(0, -np.expm1(epsilon - losses)))) - np.expm1(
         rounds * log1p(-once.infinity)
     )
-    assert pld.history_delta([(round_profiles.laplace_profile(shift), rounds)], epsilon, 0.01) == pytest.approx(
+    assert pld.history_delta([(laplace.profile(shift), rounds)], epsilon, 0.01) == pytest.approx(
         exact, rel=1e-8, abs=3e-14
     )
 
 
 def test_one_laplace_release_is_its_profile() -> None:
     for delta in (1e-5, 0.01, 0.3):
-        low, high = pld.composed_bounds([(round_profiles.laplace_profile(1.0), 1)], delta, 1e-4)
+        low, high = pld.composed_bounds([(laplace.profile(1.0), 1)], delta, 1e-4)
         assert high == pytest.approx(1 + 2 * log1p(-delta), rel=1e-4)
         assert low <= 1 + 2 * log1p(-delta) <= high
 
@@ -144,10 +145,10 @@ def test_agrees_with_dp_accounting(rate: float, sigma: float, rounds: int) -> No
     theirs = library.from_gaussian_mechanism(sigma, value_discretization_interval=1e-3, sampling_prob=rate)
     theirs = theirs.self_compose(rounds)
     for delta in (1e-3, 1e-5, 1e-7):
-        ours = pld.composed_epsilon(round_profiles.poisson_gaussian(rate, 1 / sigma), rounds, delta, 1e-3)
+        ours = pld.composed_epsilon(gaussian.poisson_profiles(rate, 1 / sigma), rounds, delta, 1e-3)
         assert ours == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=1e-6)
     for epsilon in (0.0, 0.5, 3.0):
-        ours = pld.history_delta([(round_profiles.poisson_gaussian(rate, 1 / sigma), rounds)], epsilon, 1e-3)
+        ours = pld.history_delta([(gaussian.poisson_profiles(rate, 1 / sigma), rounds)], epsilon, 1e-3)
         assert ours == pytest.approx(theirs.get_delta_for_epsilon(epsilon), rel=1e-6, abs=1e-13)
 
 
@@ -187,18 +188,16 @@ def test_threshold_profiles_are_hockey_stick_divergences(rate: float, mu: float,
 
 
 def test_ways_to_say_the_same_mechanism() -> None:
-    expected = pld.composed_epsilon(round_profiles.poisson_gaussian(0.05, 1.0), 200, 1e-6, 1e-3)
+    expected = pld.composed_epsilon(gaussian.poisson_profiles(0.05, 1.0), 200, 1e-6, 1e-3)
     mixture = pld.composed_epsilon(hidden_mixtures.hidden_mixture([0, 1], [0.95, 0.05]), 200, 1e-6, 1e-3)
     assert mixture == pytest.approx(expected, rel=1e-9)
     whole = pld.composed_epsilon(hidden_mixtures.poisson_gaussian_replace_one(1.0, 0.5), 20, 1e-6, 1e-3)
-    assert whole == pytest.approx(pld.composed_epsilon(round_profiles.gaussian_profile(1.0), 20, 1e-6, 1e-3), rel=1e-9)
-    for profile in (round_profiles.without_replacement_gaussian(1.0, 0.5), round_profiles.poisson_gaussian(1.0, 0.5)):
+    assert whole == pytest.approx(pld.composed_epsilon(gaussian.profile(1.0), 20, 1e-6, 1e-3), rel=1e-9)
+    for profile in (gaussian.without_replacement_profile(1.0, 0.5), gaussian.poisson_profiles(1.0, 0.5)):
         found = pld.composed_epsilon(profile, 20, 1e-6, 1e-3)
-        assert found == pytest.approx(
-            pld.composed_epsilon(round_profiles.gaussian_profile(0.5), 20, 1e-6, 1e-3), rel=1e-9
-        )
+        assert found == pytest.approx(pld.composed_epsilon(gaussian.profile(0.5), 20, 1e-6, 1e-3), rel=1e-9)
     split = pld.composed_bounds(
-        [(round_profiles.poisson_gaussian(0.05, 1.0), 50), (round_profiles.poisson_gaussian(0.05, 1.0), 150)],
+        [(gaussian.poisson_profiles(0.05, 1.0), 50), (gaussian.poisson_profiles(0.05, 1.0), 150)],
         1e-6,
         1e-3,
     )
@@ -218,7 +217,7 @@ def test_epsilon_grows_with_rounds_rate_and_shift_and_falls_with_delta(
     rate: float, mu: float, rounds: int, delta: float
 ) -> None:
     def epsilon(rate: float, mu: float, rounds: int, delta: float) -> float:
-        return pld.composed_epsilon(round_profiles.without_replacement_gaussian(rate, mu), rounds, delta, 2e-3)
+        return pld.composed_epsilon(gaussian.without_replacement_profile(rate, mu), rounds, delta, 2e-3)
 
     base = epsilon(rate, mu, rounds, delta)
     slack = 1e-4 * base + 2e-3  # of the grid
@@ -233,7 +232,7 @@ def test_epsilon_grows_with_rounds_rate_and_shift_and_falls_with_delta(
 def test_delta_and_epsilon_are_inverse_and_a_finer_grid_lies_between(
     rate: float, mu: float, rounds: int, delta: float
 ) -> None:
-    pair = round_profiles.poisson_gaussian(rate, mu)
+    pair = gaussian.poisson_profiles(rate, mu)
     low, high = pld.composed_bounds([(pair, rounds)], delta, 5e-3)
     finer_low, finer_high = pld.composed_bounds([(pair, rounds)], delta, 1e-3)
     assert low <= finer_high
@@ -244,8 +243,8 @@ def test_delta_and_epsilon_are_inverse_and_a_finer_grid_lies_between(
 
 def test_the_lower_bound_is_close() -> None:
     for profile, rounds in (
-        (round_profiles.without_replacement_gaussian(0.2, 1.0), 100),
-        (round_profiles.poisson_gaussian(0.01, 1.0), 1000),
+        (gaussian.without_replacement_profile(0.2, 1.0), 100),
+        (gaussian.poisson_profiles(0.01, 1.0), 1000),
     ):
         low, high = pld.composed_bounds([(profile, rounds)], 1e-5, 1e-4)
         assert high * 0.98 < low < high
@@ -253,12 +252,12 @@ def test_the_lower_bound_is_close() -> None:
 
 def test_nothing_leaks_where_nothing_depends_on_the_record() -> None:
     for profile in (
-        round_profiles.gaussian_profile(0.0),
-        round_profiles.poisson_gaussian(0.0, 1.0),
-        round_profiles.laplace_profile(0.0),
+        gaussian.profile(0.0),
+        gaussian.poisson_profiles(0.0, 1.0),
+        laplace.profile(0.0),
     ):
         assert pld.composed_bounds([(profile, 10)], 1e-5, 1e-3) == (0.0, 0.0)
-    assert pld.composed_epsilon(round_profiles.gaussian_profile(1.0), 1, 0.5, 1e-3) == 0.0  # above the total variation
+    assert pld.composed_epsilon(gaussian.profile(1.0), 1, 0.5, 1e-3) == 0.0  # above the total variation
 
 
 def test_an_infinite_loss_is_never_hidden() -> None:
@@ -278,7 +277,7 @@ def test_an_infinite_loss_is_never_hidden() -> None:
 )
 def test_extreme_parameters_give_finite_bounds_in_order(rate: float, mu: float, rounds: int, delta: float) -> None:
     unsampled = gaussian.epsilon(delta, mu * rounds**0.5)
-    low, high = pld.composed_bounds([(round_profiles.poisson_gaussian(rate, mu), rounds)], delta)
+    low, high = pld.composed_bounds([(gaussian.poisson_profiles(rate, mu), rounds)], delta)
     assert 0 <= low <= high < inf
     assert low <= unsampled * (1 + 1e-9)
     assert high <= unsampled * 1.01 + 1e-6
@@ -286,17 +285,17 @@ def test_extreme_parameters_give_finite_bounds_in_order(rate: float, mu: float, 
 
 @pytest.mark.parametrize("bad", [float("nan"), inf, -1.0, True, "one", None])
 def test_refuses_what_is_no_number(bad: Any) -> None:
-    profile = round_profiles.gaussian_profile(1.0)
+    profile = gaussian.profile(1.0)
     calls: list[Any] = [
         lambda: pld.composed_epsilon(profile, bad, 1e-5),
         lambda: pld.composed_epsilon(profile, 10, bad),
         lambda: pld.history_delta([(profile, 10)], bad),
         lambda: from_profile(profile, bad),
-        lambda: round_profiles.gaussian_profile(bad),
-        lambda: round_profiles.poisson_gaussian(bad, 1.0),
+        lambda: gaussian.profile(bad),
+        lambda: gaussian.poisson_profiles(bad, 1.0),
         lambda: hidden_mixtures.poisson_gaussian_replace_one(0.1, bad),
-        lambda: round_profiles.without_replacement_gaussian(0.1, bad),
-        lambda: round_profiles.laplace_profile(bad),
+        lambda: gaussian.without_replacement_profile(0.1, bad),
+        lambda: laplace.profile(bad),
         lambda: hidden_mixtures.released_mixture([bad], [1.0]),
         lambda: hidden_mixtures.hidden_mixture([1.0], [bad]),
     ]
@@ -312,7 +311,7 @@ def test_refuses_what_is_no_profile_and_grids_that_are_too_large() -> None:
     with pytest.raises(ValueError, match="increase"):
         from_profile(lambda e: np.where(e > 3, 0.0, np.minimum(0.5, 0.1 + e / 10)), 0.01)
     with pytest.raises(GridTooLarge, match="larger interval"):
-        pld.composed_epsilon(round_profiles.gaussian_profile(60.0), 10, 1e-5, 1e-6)
+        pld.composed_epsilon(gaussian.profile(60.0), 10, 1e-5, 1e-6)
     with pytest.raises(ValueError, match="at least one"):
         pld.composed_bounds([], 1e-5)
     with pytest.raises(ValueError, match="sum to 1"):

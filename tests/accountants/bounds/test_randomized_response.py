@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privkit.accountants import answer
-from privkit.accountants.bounds import pld, randomized_response
+from privkit.accountants.bounds import numerical_composition as pld
+from privkit.accountants.bounds import randomized_response
 from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, PrivateUpdates

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from privkit.accountants import answer
-from privkit.accountants.bounds import sampled_renyi, subsampled_rdp
+from privkit.accountants.bounds import sampled_renyi
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, Poisson, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Known
@@ -53,7 +53,7 @@ def test_equals_the_definition_from_above(order: float, rate: float, mu: float, 
 @given(order=st.integers(2, 60), rate=st.floats(1e-6, 0.99), mu=st.floats(0.01, 3))
 def test_whole_orders_equal_the_finite_sum(order: int, rate: float, mu: float) -> None:
     found = float(sampled_renyi.poisson_gaussian_curve(order, rate, mu))
-    assert found == pytest.approx(float(subsampled_rdp.poisson_gaussian_rdp(order, rate, mu)), rel=1e-9)
+    assert found == pytest.approx(float(sampled_renyi.poisson_gaussian_rdp(order, rate, mu)), rel=1e-9)
 
 
 @settings(max_examples=50, deadline=None)
@@ -71,7 +71,7 @@ def test_k_of_n_lies_between_the_poisson_curve_and_the_theorem(order: float, rat
 @settings(max_examples=40, deadline=None)
 def test_whole_orders_of_many_rows_lie_between_the_integral_and_theorem_27(rate: float, mu: float) -> None:
     orders = np.array([2.0, 3, 5, 9, 20, 40, 64])
-    found = subsampled_rdp.fixed_size_gaussian_rdp(orders, rate, mu)
+    found = sampled_renyi.fixed_size_gaussian_rdp(orders, rate, mu)
     assert np.all(found <= theorem_27.without_replacement_gaussian_rdp(orders, rate, mu) * (1 + 1e-9))
     assert np.all(found >= sampled_renyi.without_replacement_gaussian_curve(orders, rate, mu) * (1 - 1e-9))
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from privkit.accountants import answer
-from privkit.accountants.bounds import gaussian, pld
+from privkit.accountants.bounds import gaussian
+from privkit.accountants.bounds import numerical_composition as pld
 from privkit.accountants.bounds.likelihood_sums import hidden_delta
 from privkit.accountants.bounds.shuffled_rows import (
     _REST,

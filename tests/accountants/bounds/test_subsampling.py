@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
-from privkit.accountants.bounds import gaussian, sampled_renyi, subsampled_rdp, subsampling
+from privkit.accountants.bounds import gaussian, sampled_renyi, subsampling
 from tests.accountants.golden import hidden_mixtures, theorem_27
 from tests.accountants.golden import subsampling as golden
 
@@ -164,7 +164,7 @@ def test_without_replacement_curves_bound_the_mechanism_from_above(order: int, r
         renyi(normal_density, sampled_density(rate, mu), order, mu),
     )
     tight = float(theorem_27.without_replacement_gaussian_rdp(order, rate, mu))
-    general = float(subsampled_rdp.without_replacement_rdp(order, rate, lambda a: a * mu**2 / 2))
+    general = float(sampled_renyi.without_replacement_rdp(order, rate, lambda a: a * mu**2 / 2))
     assert true <= tight * (1 + 1e-9) + 1e-12
     assert tight <= general * (1 + 1e-9)
     assert general <= order * mu**2 / 2 * (1 + 1e-12)
@@ -174,7 +174,7 @@ def test_without_replacement_curves_bound_the_mechanism_from_above(order: int, r
 @given(orders=st.lists(st.floats(1.001, 90), min_size=1, max_size=12), rate=st.floats(0, 1), mu=st.floats(0, 30))
 def test_curves_never_exceed_no_sampling_and_agree_at_the_ends(orders: list[float], rate: float, mu: float) -> None:
     unsampled = np.array(orders) * mu**2 / 2
-    for curve in (theorem_27.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
+    for curve in (theorem_27.without_replacement_gaussian_rdp, sampled_renyi.poisson_gaussian_rdp):
         found = curve(orders, rate, mu)
         assert np.all((found >= 0) & (found <= unsampled * (1 + 1e-12)))
         assert curve(orders, 1.0, mu) == pytest.approx(unsampled)
@@ -186,21 +186,21 @@ def test_curves_never_exceed_no_sampling_and_agree_at_the_ends(orders: list[floa
 @given(rate=st.floats(1e-4, 0.5), mu=st.floats(0.05, 3.0), more=st.floats(1.01, 2.0))
 def test_curves_grow_with_rate_shift_and_order(rate: float, mu: float, more: float) -> None:
     orders = np.arange(2.0, 40.0)
-    for curve in (theorem_27.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
+    for curve in (theorem_27.without_replacement_gaussian_rdp, sampled_renyi.poisson_gaussian_rdp):
         base = curve(orders, rate, mu)
         assert np.all(curve(orders, rate * more, mu) >= base * (1 - 1e-12))
         assert np.all(curve(orders, rate, mu * more) >= base * (1 - 1e-12))
-    assert np.all(np.diff(subsampled_rdp.poisson_gaussian_rdp(orders, rate, mu)) >= -1e-12)
+    assert np.all(np.diff(sampled_renyi.poisson_gaussian_rdp(orders, rate, mu)) >= -1e-12)
 
 
 @settings(max_examples=40, deadline=None)
 @given(order=st.floats(1.05, 20), rate=st.floats(1e-3, 0.9), mu=st.floats(0.1, 2.5))
 def test_poisson_curve_is_the_renyi_divergence(order: float, rate: float, mu: float) -> None:
     true = float(hidden_mixtures.mixture_gaussian_rdp(order, [0, mu], [1 - rate, rate]))
-    assert float(subsampled_rdp.poisson_gaussian_rdp(order, rate, mu)) >= true * (1 - 1e-9)
+    assert float(sampled_renyi.poisson_gaussian_rdp(order, rate, mu)) >= true * (1 - 1e-9)
     whole = float(round(order) + 1)
     at_whole = float(hidden_mixtures.mixture_gaussian_rdp(whole, [0, mu], [1 - rate, rate]))
-    assert float(subsampled_rdp.poisson_gaussian_rdp(whole, rate, mu)) == pytest.approx(at_whole, rel=1e-8, abs=1e-13)
+    assert float(sampled_renyi.poisson_gaussian_rdp(whole, rate, mu)) == pytest.approx(at_whole, rel=1e-8, abs=1e-13)
     exact = float(sampled_renyi.poisson_gaussian_curve(order, rate, mu))
     assert exact == pytest.approx(true, rel=1e-9, abs=1e-13)
 
@@ -220,7 +220,7 @@ def test_small_rates_keep_their_digits() -> None:
     """ε(2) = ln(1 + q²(e^{μ²} − 1)) for Poisson; the naive sum loses it at q = 1e-9."""
     for rate in (1e-3, 1e-6, 1e-9):
         expected = log1p(rate**2 * (exp(1.0) - 1))
-        assert float(subsampled_rdp.poisson_gaussian_rdp(2, rate, 1.0)) == pytest.approx(expected, rel=1e-12)
+        assert float(sampled_renyi.poisson_gaussian_rdp(2, rate, 1.0)) == pytest.approx(expected, rel=1e-12)
         assert float(hidden_mixtures.mixture_gaussian_rdp(2, [0, 1], [1 - rate, rate])) == pytest.approx(
             expected, rel=1e-6
         )
@@ -228,7 +228,7 @@ def test_small_rates_keep_their_digits() -> None:
 
 def test_rows_and_orders_broadcast() -> None:
     rates, mus, orders = np.array([0.1, 0.5, 1.0]), np.array([0.3, 1.0, 2.0]), [2, 3.5, 64]
-    for curve in (theorem_27.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp):
+    for curve in (theorem_27.without_replacement_gaussian_rdp, sampled_renyi.poisson_gaussian_rdp):
         table = curve(orders, rates, mus)
         assert table.shape == (3, 3)
         for row in range(3):
@@ -241,7 +241,7 @@ def test_rows_and_orders_broadcast() -> None:
 
 def test_orders_between_integers_are_below_the_interpolation() -> None:
     exact = sampled_renyi.poisson_gaussian_curve([1.5, 2.5, 300.5], 0.01, 1.0)
-    cheap = subsampled_rdp.poisson_gaussian_rdp([1.5, 2.5, 300.5], 0.01, 1.0)
+    cheap = sampled_renyi.poisson_gaussian_rdp([1.5, 2.5, 300.5], 0.01, 1.0)
     assert exact[0] < cheap[0]
     assert exact[1] < cheap[1]
     assert exact[2] < cheap[2]
@@ -253,7 +253,7 @@ BAD: list[Any] = [float("nan"), inf, -inf, -0.5, True, "one", None]
 @pytest.mark.parametrize("bad", BAD)
 def test_refuses_what_is_no_number(bad: Any) -> None:
     base: Any = lambda e: gaussian.delta(e, 1.0)  # noqa: E731
-    curves = (theorem_27.without_replacement_gaussian_rdp, subsampled_rdp.poisson_gaussian_rdp)
+    curves = (theorem_27.without_replacement_gaussian_rdp, sampled_renyi.poisson_gaussian_rdp)
     for curve in curves:
         for arguments in ((bad, 0.1, 1.0), (2, bad, 1.0), (2, 0.1, bad)):
             with pytest.raises(ValueError, match="must"):
@@ -272,15 +272,15 @@ def test_refuses_what_is_no_number(bad: Any) -> None:
 
 def test_refuses_bad_curves_profiles_and_orders() -> None:
     with pytest.raises(ValueError, match="curve"):
-        subsampled_rdp.without_replacement_rdp(4, 0.1, lambda a: a * float("nan"))
+        sampled_renyi.without_replacement_rdp(4, 0.1, lambda a: a * float("nan"))
     with pytest.raises(ValueError, match="profile"):
         subsampling.without_replacement_delta(1.0, 0.1, lambda e: e + 2)
     with pytest.raises(ValueError, match="order"):
-        subsampled_rdp.poisson_gaussian_rdp([], 0.1, 1.0)
+        sampled_renyi.poisson_gaussian_rdp([], 0.1, 1.0)
     with pytest.raises(ValueError, match="order"):
-        subsampled_rdp.poisson_gaussian_rdp([1.0], 0.1, 1.0)
+        sampled_renyi.poisson_gaussian_rdp([1.0], 0.1, 1.0)
     with pytest.raises(ValueError, match="order"):
-        subsampled_rdp.poisson_gaussian_rdp([1e9], 0.1, 1.0)
+        sampled_renyi.poisson_gaussian_rdp([1e9], 0.1, 1.0)
     with pytest.raises(ValueError, match="epsilon"):
         subsampling.deamplify(log(0.5) - 1e-9, 0.5)
     with pytest.raises(ValueError, match="rate"):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from privkit.accountants import answer
-from privkit.accountants.bounds import pld, round_profiles
+from privkit.accountants.bounds import gaussian
+from privkit.accountants.bounds import numerical_composition as pld
 from privkit.accountants.bounds.numerical_composition import composed_bound, third_record_bound, tight_bounds
 from privkit.accountants.bounds.sampled import GaussianRelease
 from privkit.accountants.bounds.step import Steps
@@ -108,7 +109,7 @@ def test_never_below_the_known_pair(seed: int) -> None:
     random = np.random.default_rng(seed)
     rate, mu = float(10 ** random.uniform(-3, -0.1)), float(10 ** random.uniform(-1.5, 0.35))
     rounds = int(10 ** random.uniform(0.4, 3.3))
-    low = pld.composed_lower([(round_profiles.poisson_gaussian(rate, mu), rounds)], DELTA)
+    low = pld.composed_lower([(gaussian.poisson_profiles(rate, mu), rounds)], DELTA)
     assert epsilon([(k_of_n(rate, mu), rounds)]) >= low
 
 

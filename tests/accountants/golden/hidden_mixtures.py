@@ -12,7 +12,7 @@ from scipy.special import log_ndtr, logsumexp, ndtr
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.loss_distribution import Pair, Profile
-from privkit.accountants.bounds.subsampled_rdp import checked_orders
+from privkit.accountants.bounds.subsampling import checked_orders
 from privkit.shared.array import Array
 
 
@@ -25,7 +25,7 @@ def poisson_gaussian_replace_one(rate: float, mu: float) -> Profile:
 
     Source: derived: the worst replacement is the opposite vector; the likelihood ratio increases along it.
 
-    >>> from privkit.accountants.bounds.pld import composed_epsilon
+    >>> from privkit.accountants.bounds.numerical_composition import composed_epsilon
     >>> round(composed_epsilon(poisson_gaussian_replace_one(0.01, 1.0), 1000, 1e-5, 1e-3), 2)
     2.84
     """
@@ -43,7 +43,7 @@ def hidden_mixture(shifts: Sequence[float], weights: Sequence[float]) -> Pair:
 
     Source: definition; the likelihood ratio increases in the output, so the worst event is a half line.
 
-    >>> from privkit.accountants.bounds.pld import composed_epsilon
+    >>> from privkit.accountants.bounds.numerical_composition import composed_epsilon
     >>> round(composed_epsilon(hidden_mixture([0.3, 0.7], [0.5, 0.5]), 10, 1e-5, 1e-3), 3)
     7.972
     """
@@ -61,7 +61,7 @@ def released_mixture(mus: Sequence[float], weights: Sequence[float]) -> Profile:
 
     Source: derived: the ratio is independent of the data, so the loss is that of the pair (ratio, output).
 
-    >>> from privkit.accountants.bounds.pld import composed_epsilon
+    >>> from privkit.accountants.bounds.numerical_composition import composed_epsilon
     >>> round(composed_epsilon(released_mixture([0.3, 0.7], [0.5, 0.5]), 100, 1e-5, 1e-3), 2)
     37.83
     """

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln, log_ndtr, logsumexp
 
-from privkit.accountants.bounds import pld, renyi, round_profiles, sampled_renyi, subsampled_rdp
+from privkit.accountants.bounds import gaussian, renyi, sampled_renyi
+from privkit.accountants.bounds import numerical_composition as pld
 from privkit.accountants.golden import read_cases
 from privkit.accountants.spec.mixing import DirichletRatio, beta_nodes
 from tests.accountants.golden import hidden_mixtures, published_gdp, theorem_27
@@ -33,7 +34,7 @@ def opacus_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) 
 def dp_accounting_epsilon(rate: float, sigma: float, rounds: int, delta: float = 1e-5) -> float:
     """ε of DP-SGD on dp-accounting's orders, with its own series at fractional ones."""
     rdp = [
-        subsampled_rdp.poisson_gaussian_rdp(order, rate, 1 / sigma) if order % 1 == 0 else unsigned(order, rate, sigma)
+        sampled_renyi.poisson_gaussian_rdp(order, rate, 1 / sigma) if order % 1 == 0 else unsigned(order, rate, sigma)
         for order in ORDERS["dp_accounting"]
     ]
     return renyi.best_epsilon(ORDERS["dp_accounting"], rounds * np.array(rdp, float), delta).value
@@ -42,7 +43,7 @@ def dp_accounting_epsilon(rate: float, sigma: float, rounds: int, delta: float =
 def unsigned(order: float, rate: float, sigma: float) -> float:
     """The series of Mironov, Talwar and Zhang 2019, §3.3 with |C(α, i)|: dp-accounting drops the sign, which is sound.
 
-    The exact divergence is `sampled_renyi.poisson_gaussian`, up to some 1e-6 below.
+    The exact divergence is `sampled_renyi.poisson_gaussian_curve`, up to some 1e-6 below.
     """
     i = np.arange(order + 1000)
     j = order - i
@@ -120,7 +121,7 @@ def dp_accounting_sigma(epsilon: float, rate: float, rounds: int, within: float)
 def composed_sigma(epsilon: float, rate: float, rounds: int, within: float) -> float:
     """σ by numerical composition."""
     return _bisected_sigma(
-        lambda sigma: pld.composed_epsilon(round_profiles.poisson_gaussian(rate, 1 / sigma), rounds, 1e-5, 1e-3),
+        lambda sigma: pld.composed_epsilon(gaussian.poisson_profiles(rate, 1 / sigma), rounds, 1e-5, 1e-3),
         epsilon,
         within,
     )

@@ -7,7 +7,7 @@ from math import pi, sqrt
 import numpy as np
 from numpy.typing import ArrayLike
 
-from privkit.accountants.bounds.subsampled_rdp import gaussian_rows
+from privkit.accountants.bounds.sampled_renyi import gaussian_rows
 from privkit.shared.array import Array
 
 

@@ -19,7 +19,7 @@ from opacus.accountants import PRVAccountant, RDPAccountant, create_accountant
 from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
-from privkit.accountants.bounds import pld
+from privkit.accountants.bounds import numerical_composition as pld
 from privkit.accountants.bounds.loss_distribution import GridTooLarge
 from privkit.accountants.interop import opacus_accountant
 from privkit.accountants.interop.opacus_accountant import PrivkitAccountant, register

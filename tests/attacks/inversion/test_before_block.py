@@ -17,8 +17,7 @@ from privkit.attacks.query_rules import Counted, QueryRules
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.torch_utils.behind import Behind
 from privkit.training.clients import frozen_block
-from privkit.wire.channel import black_box_query, shared_lower
-from privkit.wire.queries import Queries
+from privkit.wire.channel import Queries, black_box_query, shared_lower
 from tests.attacks.order.puzzles import AUXILIARY, BATCH, VICTIMS, T, clients, projected
 
 

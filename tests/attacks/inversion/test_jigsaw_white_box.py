@@ -19,7 +19,7 @@ from privkit.attacks.query_rules import QueryRules
 from privkit.attacks.scores.order import direct_accuracy
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.batch_shuffle import BatchShuffle
-from privkit.wire.queries import Queries
+from privkit.wire.channel import Queries
 from tests.attacks.sessions import Killed, Session
 from tests.attacks.victims import crops
 

@@ -17,7 +17,7 @@ from privkit.attacks.patches import Geometry, patchify
 from privkit.attacks.query_rules import QueryRules
 from privkit.defenses.spectral_shuffle import SpectralShuffle
 from privkit.training.clients import frozen_block
-from privkit.wire.queries import CountingSession, Queries
+from privkit.wire.channel import CountingSession, Queries
 from tests.attacks.inversion.passes import (
     AUXILIARY,
     BATCH,

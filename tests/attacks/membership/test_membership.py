@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.accountants.answer import no_protection
 from privkit.accountants.auditing.families import GAUSSIAN
-from privkit.accountants.base import no_protection
 from privkit.accountants.bounds.gaussian import epsilon as gaussian_epsilon
 from privkit.attacks.base import NotApplicable, Scores, View
 from privkit.attacks.escalate import escalated

@@ -22,8 +22,7 @@ from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.settings.resolve import resolve
 from privkit.torch_utils.behind import Behind
-from privkit.wire.channel import black_box_query, shared_lower
-from privkit.wire.queries import Queries
+from privkit.wire.channel import Queries, black_box_query, shared_lower
 from tests.attacks.order.puzzles import AUXILIARY, BATCH, VICTIMS, T, clients, pixels, projected
 
 KEPT = int(0.4 * T) / T

@@ -17,7 +17,7 @@ from privkit.attacks.order.token_reading import Asker
 from privkit.attacks.patches import Geometry
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
 from privkit.training.clients import frozen_block
-from privkit.wire.queries import Queries
+from privkit.wire.channel import Queries
 
 Release = Callable[[Tensor, Generator], Tensor]
 BATCH, T, D = 50, 16, 12

@@ -16,8 +16,7 @@ from privkit.attacks.order.token_reading import Asker, match_own_tokens, same_to
 from privkit.attacks.patches import Geometry
 from privkit.attacks.query_rules import QueryRules
 from privkit.defenses.batch_shuffle import BatchShuffle
-from privkit.wire.channel import black_box_query
-from privkit.wire.queries import CountingSession, Queries
+from privkit.wire.channel import CountingSession, Queries, black_box_query
 from tests.attacks.order.puzzles import (
     AUXILIARY,
     BATCH,

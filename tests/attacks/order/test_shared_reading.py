@@ -13,7 +13,7 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.memory import Memory
 from privkit.attacks.order.jigsaw import Jigsaw
 from privkit.attacks.query_rules import ANY_QUERIES
-from privkit.wire.queries import Queries
+from privkit.wire.channel import Queries
 from tests.attacks.order.puzzles import pixels, projected, scene
 
 QUICK = Jigsaw(epochs=1, kicks=1, read=20, width=32)

@@ -11,7 +11,7 @@ from scipy.integrate import trapezoid
 from scipy.stats import binomtest, norm
 from sklearn.metrics import roc_auc_score
 
-from privkit.accountants.base import no_protection
+from privkit.accountants.answer import no_protection
 from privkit.attacks.scores.leak import Leak, advantage, per_batch_auc, pooled_auc, roc_points, threshold_at, tpr_at
 from privkit.audit.claims import audit_one_run
 from privkit.shared.certificate import Certificate

@@ -1,20 +1,31 @@
-"""`privkit frontier`: audit one defense at several strengths, and draw its privacy–accuracy frontier."""
+"""Several settings in one command: `privkit frontier`, and `privkit audit --grid`."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from privkit.cli.flags import with_flags
+from privkit.cli.show import OutputOptions, say, say_json
 from privkit.errors import UsageError, shortened, unknown
 from privkit.parts.registry import Component, parse, read_options, read_part, split_options
+from privkit.run.plan import cell_counts
+from privkit.run.stopping import finished_cells, keeping
+from privkit.settings.resolve import resolve
+from privkit.settings.table import DEFAULTS
 
+if TYPE_CHECKING:
+    from privkit.settings.config import AuditConfig
+
+ASKED = 1000  # cells above which a grid needs --yes
+_AXES = ("dataset", "model")
 _RUN = ("junit", "annotations", "quiet", "as_json")
 """Flags that control how a run is shown; they apply to new and to finished runs."""
 
@@ -115,3 +126,54 @@ def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> 
             f"{run} has no frontier: it needs two defended settings, each with an accuracy and an attack that "
             f"reconstructs records; audit more settings with privkit frontier --defense … --vary …"
         )
+
+
+def grid_runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, AuditConfig]:
+    """Plan one run for each pair of dataset and model of a grid: folder in `out` -> configuration. Raises `UsageError`
+    if the grid has more than `ASKED` cells (defense, attack, seed) and `yes` is False."""
+    axes = [_grid_axis(settings, key) for key in _AXES]
+    pairs = [
+        {**settings, **{key: value for key, value in zip(_AXES, pair, strict=True) if value is not None}}
+        for pair in product(*axes)
+    ]
+    first = resolve(pairs[0])
+    cells = len(pairs) * cell_counts(first)[0]
+    if cells > ASKED and not yes:
+        raise UsageError(
+            f"the grid has {cells:,} cells in {len(pairs):,} runs; shorten a list, or give --yes if that is meant"
+        )
+    configs = [first, *map(resolve, pairs[1:])]
+    names = (f"{config.dataset.name}-{config.model.name}-{config.fingerprint}" for config in configs)
+    return {out / re.sub(r"[^\w.-]+", "-", name): config for name, config in zip(names, configs, strict=True)}
+
+
+def run_grid(
+    grid: Mapping[Path, AuditConfig], shown: OutputOptions, *, again: bool, hands: Mapping[str, Any]
+) -> NoReturn:
+    """Compute a grid's runs in turn, print the verdict of each, and exit with the highest of their exit codes. All runs
+    are planned before the first one starts, so that wrong settings are refused at once. `hands` are the arguments
+    `workers` and `engine` of `run_audit`."""
+    from privkit.audit.run import plan_audit, run_audit
+    from privkit.files.storage import make_root
+
+    for folder, config in grid.items():
+        make_root(folder.parent)
+        plan_audit(config, folder, again=again, **hands)
+    verdicts = {}
+    for folder, config in grid.items():
+        with keeping(lambda at=folder, of=config: finished_cells(at, *cell_counts(of))), shown.progress() as progress:  # type: ignore[misc]
+            run = run_audit(config, out=folder, progress=progress, **hands)
+        verdicts[folder] = run.verdict
+        if shown.as_json:
+            say_json({"event": "run", "run": str(folder), "verdict": run.verdict}, indent=None)
+        elif not shown.quiet:
+            say(f"{folder}: {run.verdict.sentence}")
+        shown.failures(run.verdict, f"{folder}: ")
+    raise typer.Exit(max(verdict.exit_code for verdict in verdicts.values()))
+
+
+def _grid_axis(settings: Mapping[str, Any], key: str) -> Sequence[Any]:
+    given = settings.get(key, DEFAULTS[key] if key == "dataset" else None)
+    if given == []:
+        raise UsageError(f"{key} is an empty list; name at least one, or leave it out")
+    return given if isinstance(given, list) else [given]

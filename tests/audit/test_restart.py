@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from privkit.run.restart import or_anew
+from privkit.audit.defended import or_anew
 
 
 @pytest.mark.parametrize("message", ["can't allocate memory: you tried to allocate 8 bytes", "CUDA out of memory"])
