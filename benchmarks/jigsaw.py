@@ -169,7 +169,7 @@ def tokens(args: Options) -> None:
             return View(round=0, smashed=sent.smashed.flatten(0, 1), messages=len(smashed)), truth
 
         def query(images: Tensor, draws: Generator, release: Any = release) -> QueryResult:
-            return QueryResult(view=release(images, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
+            return QueryResult.row_by_row(release(images, draws)[0])
 
         view, truth = release(victims, Generator().manual_seed(seed))
         known = nn.Sequential(lower, PublicTransform(defense))  # the edge in order: a transform is public
