@@ -18,12 +18,15 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
-def append(path: Path, *lines: dict[str, Any]) -> None:
-    """Append lines of finished cells, also while another command appends to the same file."""
+def append(path: Path, *lines: dict[str, Any], show: bool = False) -> None:
+    """Append lines of finished cells, also while another command appends to the same file; `show` prints them, too."""
+    texts = [json.dumps(line, ensure_ascii=False) for line in lines]
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        file.writelines(f"{text}\n" for text in texts)
+    if show:
+        print(*texts, sep="\n", flush=True)
 
 
 def write_table(path: Path, heading: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -49,8 +52,7 @@ def run_cells(
                 found = done.result()
             except Exception as error:  # a cell's own, or a worker that was killed
                 failure = failure or error
-                continue
-            append(record, found)
-            print(json.dumps(found, ensure_ascii=False), flush=True)
+            else:
+                append(record, found, show=True)
     if failure is not None:
         raise failure

@@ -7,7 +7,6 @@ finished result is a line of results/tables/table_3.jsonl; the same command cont
 defenses of a seed before the next seed. At the end it writes results/tables/table_3.csv.
 """
 
-import json
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,8 +77,7 @@ def main(options: Options) -> None:
                 key = {"defense": row.defense, "attack": row.attack, "seed": seed}
                 size = {name: row.counts[name] for name in ("private", "auxiliary", "test")}
                 line = {**key, **measured(row), "checks": checks, **size, **today("processor")}
-                append(record, line)
-                print(json.dumps(line, ensure_ascii=False), flush=True)
+                append(record, line, show=True)
     summarize(read_lines(record), RESULTS / "table_3.csv")
 
 

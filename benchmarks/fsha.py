@@ -142,9 +142,9 @@ def attacked(
     known = ImageObservation(
         image_shape=SHAPE, batch_size=given.batch, auxiliary=own, auxiliary_labels=own_labels, clients=victims
     )
-    views = [View(round=v.round, smashed=v.smashed, labels=None) for v in victims.views()]
-    first = View(round=0, smashed=views[0].smashed, labels=labels[:250] if given.labels else None)
-    known = replace(known, views=[first, *views[1:]])
+    first, *views = victims.views()
+    first = replace(first, labels=labels[:250] if given.labels else None)
+    known = replace(known, views=[first, *views])
     return attack.run(known, Generator().manual_seed(seed), session or Progress()).images
 
 

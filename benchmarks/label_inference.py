@@ -149,9 +149,7 @@ def main(given: Options) -> None:
             if (setting, seed) in done:
                 continue
             for line in attacked(setting, given, seed):
-                whole = {"setting": setting, "seed": seed, **line, **where}
-                append(RUNS, whole)
-                print(json.dumps(whole), flush=True)
+                append(RUNS, {"setting": setting, "seed": seed, **line, **where}, show=True)
 
 
 def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]:
