@@ -13,12 +13,11 @@ import io
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
-from time import process_time
 
 import numpy as np
+from timing import seconds
 
 from privkit.accountants import answer, compile, table
 from privkit.accountants.bounds import gaussian
@@ -95,17 +94,6 @@ def looseness(what: str, mechanisms: list[SplitMechanism]) -> None:
     value = f"{ratios[len(ratios) // 2]:.3f}, {ratios[-1]:.3f}"
     note = f"median, largest of {len(ratios)}; target {TARGETS['loose']}"
     said(f"fast ε over composed ε, {what}", value, ratios[-1] <= TARGETS["loose"], note)
-
-
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    """Median CPU seconds of `work` over these repeats, after a first run that is not timed."""
-    work()
-    times = []
-    for _ in range(repeats):
-        start = process_time()
-        work()
-        times.append(process_time() - start)
-    return median(times)
 
 
 def said(what: str, value: str, good: bool | None = None, note: str = "") -> None:

@@ -17,25 +17,20 @@ from dataclasses import dataclass, replace
 from time import process_time
 from typing import Any, Literal
 
-import numpy as np
 import torch
+from digits import SHAPE, cells, defended_query, frozen_vit, scores, shuffled_digits
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Query, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.adaptive import Adaptive
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
 from privkit.attacks.inversion.recurrence import copy_distance, intersected
-from privkit.attacks.scores.image import mse, ssim
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
-from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.parts.registry import parse
-from privkit.reports.seed_intervals import over_values
-from privkit.reports.tables import interval
-from privkit.shared.measures import UNBOUNDED, UNIT
+from privkit.shared.measures import UNIT
 from privkit.training import Checkpoint, Clients, TrainingSpec, evaluate, train
 from privkit.wire.channel import black_box_query, record_rounds
 
@@ -91,39 +86,6 @@ class Options:
     victims: int = 200
 
 
-def edge_query(defense: Any, patch: int, cut: str, seed: int) -> Query:
-    """Query of a frozen random client behind a defense, with position embedding if the defense allows one."""
-    lower = (
-        Vit(patch=patch, cut=cut)
-        .build(Images(shape=(1, 28, 28)), 10, positions=defense.position_embedding, seed=seed)
-        .lower.eval()
-    )
-
-    @torch.no_grad()
-    def query(images: Tensor, draws: Generator) -> QueryResult:
-        labels = torch.zeros(1, len(images), dtype=torch.int64)
-        release, _ = defense.apply(lower(images).unsqueeze(0), labels, draws)
-        return QueryResult(
-            view=View(round=0, smashed=release.smashed.flatten(0, 1)), members=torch.arange(len(images)).unsqueeze(1)
-        )
-
-    return query
-
-
-def scores(guess: Tensor, truth: Tensor) -> list[float]:
-    """Mean MSE and mean SSIM of the guesses over all images."""
-    return [float(f(truth.numpy(), guess.numpy(), data_range=1.0).mean()) for f in (mse, ssim)]
-
-
-def cells(rows: Sequence[Sequence[float]], digits: Sequence[int], within: tuple[float, float] = UNBOUNDED) -> str:
-    """Cells of a table row: the mean of each column over seeds, with a Student interval for several seeds."""
-    columns = np.array(rows).T
-    return " | ".join(
-        interval(over_values(list(column), 0.95, within), d) if len(column) > 1 and d > 1 else f"{column.mean():.{d}f}"
-        for column, d in zip(columns, digits, strict=True)
-    )
-
-
 def rounds(given: Options, images: Tensor) -> None:
     """Print what attacks on one pass and on several passes recover behind each defense."""
     print("| defense | combine | decoder | R | CPU s | MSE | SSIM |")
@@ -131,13 +93,12 @@ def rounds(given: Options, images: Tensor) -> None:
     victims, own = images[: given.victims], images[4_000 : 4_000 + given.auxiliary]
     for text in given.defenses:
         component = parse("defenses", text)
+        positions = component.spec.position_embedding  # where the defense lets places be known
         for combine, decoder, passes in [("mean image", "", 0), *CELLS[component.name]]:
             rows = []
             for seed in given.seeds:
-                query = edge_query(component.spec, given.patch, given.cut, seed)
-                knowledge = ImageObservation(
-                    image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=query
-                )
+                query = defended_query(frozen_vit(given.patch, given.cut, seed, positions=positions), component.spec)
+                knowledge = ImageObservation(image_shape=SHAPE, batch_size=given.batch, auxiliary=own, query=query)
                 draws, start = Generator().manual_seed(1_000 + seed), process_time()
                 views = [query(part, draws).view for _ in range(max(1, passes)) for part in victims.split(given.batch)]
                 attack: Any = MeanImage()
@@ -160,11 +121,7 @@ def membership(given: Options, images: Tensor) -> None:
             for passes in given.passes:
                 rows = []
                 for seed in given.seeds:
-                    lower = (
-                        Vit(patch=given.patch, cut=given.cut)
-                        .build(Images(shape=(1, 28, 28)), 10, positions=False, seed=seed)
-                        .lower.eval()
-                    )
+                    lower = frozen_vit(given.patch, given.cut, seed, positions=False)
                     part = images[seed * batch : (seed + 1) * batch]
                     with torch.no_grad():
                         tokens = lower(part).unsqueeze(0)
@@ -219,9 +176,9 @@ def adv(given: Options, images: Tensor, labels: Tensor) -> None:
     victims = private[: given.victims]
     rows: dict[int, list[list[float]]] = {stage: [] for stage in given.stages}
     for seed in given.seeds:
-        model = Vit(patch=given.patch, cut=given.cut).build(Images(shape=(1, 28, 28)), 10, positions=True, seed=seed)
+        model = Vit(patch=given.patch, cut=given.cut).build(Images(shape=SHAPE), 10, positions=True, seed=seed)
         defense = parse("defenses", given.defense).spec
-        edge, upper = Clients.build(model.lower, defense, Images(shape=(1, 28, 28)), classes=10, seed=seed), model.upper
+        edge, upper = Clients.build(model.lower, defense, Images(shape=SHAPE), classes=10, seed=seed), model.upper
         stages = Stages(given.stages)
         stages.kept[0] = deepcopy((edge.state_dict(), upper.state_dict()))
         spec = TrainingSpec(batch_size=given.batch, learning_rate=given.learning_rate)
@@ -231,9 +188,8 @@ def adv(given: Options, images: Tensor, labels: Tensor) -> None:
                 side.load_state_dict(state)
                 side.eval()
             right = evaluate(edge, upper, test, batch_size=given.batch, seed=seed).accuracy
-            knowledge = ImageObservation(
-                image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=black_box_query(edge)
-            )
+            query = black_box_query(edge)
+            knowledge = ImageObservation(image_shape=SHAPE, batch_size=given.batch, auxiliary=own, query=query)
             views, start = record_rounds(edge, victims, batch_size=given.batch, seed=seed).views, process_time()
             reconstruction = BlackBox(epochs=given.epochs).run(
                 replace(knowledge, views=views), Generator().manual_seed(seed)
@@ -249,9 +205,8 @@ def adv(given: Options, images: Tensor, labels: Tensor) -> None:
 
 
 def main(given: Options) -> None:
-    """Load and shuffle the digits, and measure the chosen part."""
-    every = Digits().open(None, download=False, train_images=5_000).train
-    pool = every.take(np.random.default_rng(0).permutation(len(every)))
+    """Print one table."""
+    pool = shuffled_digits()
     print(f"\n{given}\n")
     if given.part == "rounds":
         rounds(given, pool.x)

@@ -9,18 +9,17 @@ line of `benchmarks/results/shuffling/arrangements.jsonl`; the same command cont
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strongest import Clock, line, read_lines, without_controls
+from audits import defended, timed_rows
+from cells import append, read_lines
+from strongest import line
 
-from privkit.audit.run import run_audit
 from privkit.settings.budgets import DEFAULT
 from privkit.settings.config import AuditConfig
-from privkit.settings.resolve import resolve
 
 LINES = Path(__file__).resolve().parent / "results" / "shuffling" / "arrangements.jsonl"
 T2T = "t2t_vit:width=96,depth=4,heads=4,stride=2"
@@ -70,18 +69,13 @@ def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[tuple[s
                 missing = [attack for attack in attacks if (name, where, attack, seed) not in had]
                 if missing:
                     spec = name if name == "none" else f"{name}:frozen_block={block}"
-                    config = resolve({"defense": spec, "model": model, "attack": missing, "threads": 1})
-                    yield where, replace(config, defenses=config.defenses[-1:], seeds=(seed,))
+                    yield where, defended({"defense": spec, "model": model, "attack": missing, "threads": 1}, seed)
 
 
 def measured(where: str, config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
-    """Run one audit without control experiments, and return a line for each cell."""
-    clock = Clock()
-    with without_controls():
-        run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
-    clock.stage("")
-    for row in run.rows:
-        found = line(row, DEFAULT, clock.of(row)) | {"model": row.model, "arrangement": where}
+    """The cells of one audit as lines."""
+    for row, seconds in timed_rows(config, Path(options.out) / config.fingerprint):
+        found = line(row, DEFAULT, seconds) | {"model": row.model, "arrangement": where}
         found["defense"] = row.defense.partition(":")[0]
         if row.accuracy is not None:
             found["accuracy"] = round(row.accuracy.value, 6)
@@ -98,7 +92,6 @@ def main(options: Options) -> None:
     """Run the missing cells, and append their lines."""
     for where, config in audits(options, read_lines(LINES)):
         for found in measured(where, config, options):
-            with LINES.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(found, ensure_ascii=False) + "\n")
+            append(LINES, found)
             told = found.get("ssim", found.get("reason"))
             print(found["defense"], where, found["attack"], found["seed"], told, found["cpu_seconds"], flush=True)

@@ -44,34 +44,31 @@ def client(device: torch.device) -> nn.Module:
         return nn.Sequential(nn.Conv2d(1, 8, 5), nn.MaxPool2d(2)).to(device)
 
 
-def milliseconds(lower: nn.Module, smashed: Tensor, together: int) -> float:
-    """Milliseconds per image and step of the attack, with `together` images at a time."""
-    attack = replace(ATTACK, parallel=together)
-    knowledge = ImageObservation(image_shape=SHAPE, batch_size=together, lower=lower)
+def milliseconds(lower: nn.Module, smashed: Tensor, together: int | None) -> float:
+    """Of an image and step, so many images at a time; None for the least that a loop over images can do."""
+    attack = replace(ATTACK, parallel=together or 1)
+    knowledge = ImageObservation(image_shape=SHAPE, batch_size=together or 1, lower=lower)
     clock = perf_counter if smashed.is_cuda else process_time
     start = clock()
-    for part in smashed.split(together):
-        attack.run(replace(knowledge, views=[View(round=0, smashed=part)]), Generator().manual_seed(0))
+    for part in smashed.split(together or 1):
+        if together is None:
+            bare(lower, part)
+        else:
+            attack.run(replace(knowledge, views=[View(round=0, smashed=part)]), Generator().manual_seed(0))
     if smashed.is_cuda:
         torch.cuda.synchronize()
     return 1e3 * (clock() - start) / len(smashed) / STEPS_AN_EPOCH
 
 
-def bare_milliseconds(lower: nn.Module, smashed: Tensor) -> float:
-    """Milliseconds per image and step of a minimal loop over the images."""
-    clock = perf_counter if smashed.is_cuda else process_time
-    start = clock()
-    for target in smashed.split(1):
-        free = torch.full((1, *SHAPE), 0.5, device=smashed.device, requires_grad=True)
-        optimizer = torch.optim.Adam([free], lr=0.1, amsgrad=True)
-        for _ in range(STEPS_AN_EPOCH):
-            optimizer.zero_grad()
-            smooth = free.diff(dim=2).abs().mean() + free.diff(dim=3).abs().mean()
-            ((lower(free) - target).square().mean() + 0.1 * smooth).backward()
-            optimizer.step()
-    if smashed.is_cuda:
-        torch.cuda.synchronize()
-    return 1e3 * (clock() - start) / len(smashed) / STEPS_AN_EPOCH
+def bare(lower: nn.Module, target: Tensor) -> None:
+    """Fit one image, with nothing but the optimizer and its loss."""
+    free = torch.full((1, *SHAPE), 0.5, device=target.device, requires_grad=True)
+    optimizer = torch.optim.Adam([free], lr=0.1, amsgrad=True)
+    for _ in range(STEPS_AN_EPOCH):
+        optimizer.zero_grad()
+        smooth = free.diff(dim=2).abs().mean() + free.diff(dim=3).abs().mean()
+        ((lower(free) - target).square().mean() + 0.1 * smooth).backward()
+        optimizer.step()
 
 
 def white_box(device: torch.device, rounds: int, looped: int) -> None:
@@ -79,21 +76,14 @@ def white_box(device: torch.device, rounds: int, looped: int) -> None:
     lower = client(device)
     with torch.no_grad():
         smashed = lower(torch.rand(IMAGES, *SHAPE, generator=Generator().manual_seed(0)).to(device))
-    milliseconds(lower, smashed, IMAGES)
-    milliseconds(lower, smashed[:1], 1)
-    bare_milliseconds(lower, smashed[:1])
-    times = [
-        (
-            milliseconds(lower, smashed, IMAGES),
-            milliseconds(lower, smashed[:looped], 1),
-            bare_milliseconds(lower, smashed[:looped]),
-        )
-        for _ in range(rounds)
-    ]
-    parallel, loop, bare = (median(column) for column in zip(*times, strict=True))
+    ways: tuple[tuple[int, int | None], ...] = ((IMAGES, IMAGES), (looped, 1), (looped, None))
+    for count, together in ((IMAGES, IMAGES), (1, 1), (1, None)):
+        milliseconds(lower, smashed[:count], together)
+    times = [[milliseconds(lower, smashed[:count], together) for count, together in ways] for _ in range(rounds)]
+    parallel, loop, least = (median(column) for column in zip(*times, strict=True))
     print(f"white box, {IMAGES} in parallel  {parallel:8.3f} ms an image and step")
     print(f"white box, one by one      {loop:8.3f} ms an image and step   {loop / parallel:.1f} times as much")
-    print(f"bare loop, one by one      {bare:8.3f} ms an image and step   {bare / parallel:.1f} times as much")
+    print(f"bare loop, one by one      {least:8.3f} ms an image and step   {least / parallel:.1f} times as much")
 
 
 def main(options: Options) -> None:

@@ -13,7 +13,6 @@ exceeds the true ε; for a valid bound, its expectation is at most .05. The last
 the claim of a mechanism with .8 of the claimed noise. The table is written to `results/auditor/bounds.csv`.
 """
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from cells import write_table
 
 from privkit.accountants.auditing.families import GAUSSIAN, Family, ScaledNoise
 from privkit.accountants.auditing.independent import epsilon_independent
@@ -126,7 +126,6 @@ def main(options: Options) -> None:
     """Compute the bounds for each ε and number of canaries; print and write the table."""
     if options.rate is not None and options.table == TABLE:
         raise ValueError(f"{TABLE.name} holds bounds of one release; name another file with --table")
-    options.table.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     for truth, canaries, (name, (bound, slower)) in product(options.epsilons, options.canaries, BOUNDS.items()):
         family, scored = (GAUSSIAN, released) if options.rate is None else sampled(truth, options.rate, options.rounds)
@@ -142,9 +141,5 @@ def main(options: Options) -> None:
             + [f"{np.mean(values > truth * (1 + 1e-9)):.3f}" for values in (honest, faulty)]
         )
         print(*rows[-1], sep="  ", flush=True)
-    with options.table.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(
-            ["true ε", "canaries", "bound", "draws", "median", "5 to 95 %", "above the truth", "caught at .8 σ"]
-        )
-        table.writerows(rows)
+    heading = ["true ε", "canaries", "bound", "draws", "median", "5 to 95 %", "above the truth", "caught at .8 σ"]
+    write_table(options.table, heading, rows)

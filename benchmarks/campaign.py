@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np  # noqa: E402
 from campaign_answers import log_delta, renyi_curve, together, truth  # noqa: E402
 from campaign_draw import Draw, Question, features  # noqa: E402
+from cells import append  # noqa: E402
 
 from privkit.accountants import answer, calibration, ledger  # noqa: E402
 from privkit.accountants.spec import records  # noqa: E402
@@ -353,15 +354,10 @@ def main(arguments: list[str] | None = None) -> int:
         if index not in rows:
             rows[index] = row(options.seed, index)
             if options.rows is not None:
-                with options.rows.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(rows[index], ensure_ascii=False) + "\n")
+                append(options.rows, rows[index])
     record = summary([rows[index] for index in wanted])
     if options.record:
-        RESULTS.parent.mkdir(exist_ok=True)
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(
-                json.dumps(environment(options.seed) | {"note": options.note} | record, ensure_ascii=False) + "\n"
-            )
+        append(RESULTS, environment(options.seed) | {"note": options.note} | record)
     print(json.dumps(record, ensure_ascii=False, indent=1))
     for index in wanted:
         for violation in rows[index]["violations"]:

@@ -7,9 +7,9 @@ from math import inf, sqrt
 from typing import Any
 
 import numpy as np
+from campaign_secrets import Spec
 from campaign_worlds import distance
 
-Spec = dict[str, Any]
 ORDERS = (1.0001, 1.1, 1.5, 2.0, 2.5, 3.0, 7.3, 8.0, 16.0, 31.5, 64.0, 100.0, 1000.0)
 PATCHES = (1, 2, 3, 4, 7, 16, 49, 64, 100, 196)
 

@@ -13,12 +13,10 @@ from typing import Any
 
 import mpmath
 import numpy as np
-from campaign_truth import Part, log_delta_hidden, log_profile, part, renyi
-from numpy.typing import NDArray
+from campaign_truth import Array, Part, log_delta_hidden, log_profile, part, renyi
 from scipy.special import log_ndtr
 from scipy.stats import hypergeom
 
-Array = NDArray[np.float64]
 Spec = dict[str, Any]
 MOST_ANSWERS = 2000
 """Largest number of answers whose losses are summed up; further answers reveal more, so a lower bound remains."""
@@ -44,10 +42,7 @@ def tests(m: Spec, length: float) -> tuple[Tests, bool]:
     if m["smashed"]["kind"] == "categories":
         return [("all answers", _answers(m))], _count(m) <= MOST_ANSWERS
     taking, mask, sigma = m["participation"], m["mixing"], m["noise"]["smashed"]
-    if taking["kind"] in (
-        "random_allocation",
-        "shuffled_epochs",
-    ):  # all other records equal one neighbor's record
+    if taking["kind"] in ("random_allocation", "shuffled_epochs"):  # others equal one neighbor
         chosen, places = taking.get("participations", 1), taking["epoch_rounds"]
         shift = sqrt(length) / sigma
         bounds = _places(shift, chosen, places, places, m["rounds"] // places)
@@ -78,8 +73,7 @@ def curve(m: Spec, length: float, order: float) -> float:
     taking, mask, sigma = m["participation"], m["mixing"], m["noise"]["smashed"]
     if taking["kind"] in ("random_allocation", "shuffled_epochs"):
         chosen, places = taking.get("participations", 1), taking["epoch_rounds"]
-        times, shift = 1, sqrt(length) / sigma
-        times = m["rounds"] // places
+        times, shift = m["rounds"] // places, sqrt(length) / sigma
     elif m["smashed"]["kind"] == "patch_ball":
         chosen, places, times, shift = (
             mask["kept"],
@@ -97,21 +91,21 @@ def curve(m: Spec, length: float, order: float) -> float:
 
 
 def _places(shift: float, chosen: int, places: int, many: int, times: int) -> Tests:
-    """Tests for a shift in `chosen` of `places` positions, which are secret; only `many` positions are not empty."""
-    j = np.arange(min(chosen, many) + 1.0)
-    chance = hypergeom.pmf(j, places, many, chosen)
-    sums = Part(shift=j * shift / sqrt(many), weight=chance)
-    bounds: Tests = [("largest place", lambda e: _largest(e, shift, chosen if many == places else 0, places))]
-    if many == places:
-        together = np.array(chosen * shift / sqrt(places) * sqrt(times))
-        bounds.append(("places added up", lambda e: float(log_profile(e, together))))
-    else:
-        bounds.append(("places added up", lambda e: log_delta_hidden(sums, e)))
-    rate = min(chosen, many) * (chosen / places) if many < places else chosen / places
-    if many == places:
-        one = Part(shift=np.array([shift, 0.0]), weight=np.array([rate, 1 - rate]))
-        bounds.append(("one place", lambda e: log_delta_hidden(one, e)))
-    return bounds
+    """Tests on a shift in `chosen` of `places` secret places, of which `many` hold anything."""
+    if many < places:
+        j = np.arange(min(chosen, many) + 1.0)
+        sums = Part(shift=j * shift / sqrt(many), weight=hypergeom.pmf(j, places, many, chosen))
+        return [
+            ("largest place", lambda e: _largest(e, shift, 0, places)),
+            ("places added up", lambda e: log_delta_hidden(sums, e)),
+        ]
+    together = np.array(chosen * shift / sqrt(places) * sqrt(times))
+    one = Part(shift=np.array([shift, 0.0]), weight=np.array([chosen / places, 1 - chosen / places]))
+    return [
+        ("largest place", lambda e: _largest(e, shift, chosen, places)),
+        ("places added up", lambda e: float(log_profile(e, together))),
+        ("one place", lambda e: log_delta_hidden(one, e)),
+    ]
 
 
 def _largest(epsilon: float, shift: float, chosen: int, places: int, other: float = 0.0) -> float:

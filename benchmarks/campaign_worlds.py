@@ -14,13 +14,11 @@ from typing import Any, Literal
 
 import campaign_secrets
 import numpy as np
-from campaign_truth import Part, part
-from numpy.typing import NDArray
+from campaign_secrets import Spec
+from campaign_truth import Array, Part, part
 from scipy.special import betainc, betaincc, betaincinv, betaln, expit, gammaln
 from scipy.stats import binom
 
-Array = NDArray[np.float64]
-Spec = dict[str, Any]
 Side = Literal["low", "high"]
 """The end of an interval of ratios that replaces them: "low" bounds the privacy loss from below, "high" from above."""
 

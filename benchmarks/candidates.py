@@ -10,18 +10,17 @@ are left out; `privkit audit --auxiliary candidates` runs them, too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from strongest import Clock, line, read_lines, without_controls
+from audits import defended, timed_rows
+from cells import append, read_lines
+from strongest import line
 
-from privkit.audit.run import run_audit
 from privkit.settings.budgets import DEFAULT
 from privkit.settings.config import AuditConfig
 from privkit.settings.quick_attacks import AMONG_CANDIDATES
-from privkit.settings.resolve import resolve
 
 LINES = Path(__file__).resolve().parent / "results" / "defenses" / "candidates.jsonl"
 NOISE = (
@@ -56,24 +55,19 @@ def audits(options: Options) -> Iterator[AuditConfig]:
     for seed in options.seeds:
         for name in options.defense:
             asked = {"defense": name, "attack": AMONG_CANDIDATES, "auxiliary": "candidates", "threads": 1}
-            config = resolve(asked)
+            config = defended(asked, seed)
             if (config.defenses[-1].label, seed) not in had:
-                yield replace(config, defenses=config.defenses[-1:], seeds=(seed,))
+                yield config
 
 
 def main(options: Options) -> None:
     """Run the missing audits, and append their lines."""
     for config in audits(options):
-        clock = Clock()
-        with without_controls():
-            run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
-        clock.stage("")
-        for row in run.rows:
+        for row, seconds in timed_rows(config, Path(options.out) / config.fingerprint):
             assert row.accuracy is not None
-            found = line(row, DEFAULT, clock.of(row)) | {
+            found = line(row, DEFAULT, seconds) | {
                 "accuracy": round(row.accuracy.value, 6),
                 "identified": round(row.recovered["unaligned"]["identified"].value, 6),
             }
-            with LINES.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(found, ensure_ascii=False) + "\n")
+            append(LINES, found)
             print(*(found[name] for name in ("defense", "attack", "seed", "identified", "cpu_seconds")), flush=True)

@@ -8,17 +8,14 @@ official files of CIFAR-10, IMDB and Names, or samples in their format; the digi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 from time import process_time
 from typing import Any
 
-from cells import run_cells
-from run import machine
+from cells import read_lines, run_cells, today
 
 from privkit.audit.run import run_audit
 from privkit.papers import paper
@@ -53,21 +50,20 @@ class Options:
 def main(options: Options) -> None:
     """Run the missing cells, and append a line for each."""
     record = Path(options.record_to)
-    record.touch()
     run_cells(_line, ((*cell, options.out) for cell in _missing(options, record)), record, options.workers)
 
 
 def _missing(options: Options, record: Path) -> Iterator[tuple[str, AuditConfig]]:
-    """Each cell that an effect needs and that has no line yet: its experiment's name, and an audit of this cell."""
-    rows = [json.loads(line) for line in record.open(encoding="utf-8")]
-    done = {(row["experiment"], row["defense"], row["seed"], row["steps"], row["kept"]) for row in rows}
+    """Every cell that an effect needs and that has no line: the experiment, and an audit of this cell alone."""
+    key = ("experiment", "defense", "seed", "steps", "kept")
+    done = {tuple(row[name] for name in key) for row in read_lines(record)}
     paths = {path.stem: path for path in paper("accurate_sl").experiments if path.stem.endswith("_small")}
     for name in options.experiment or tuple(paths):
         config = resolve({**preset_settings(paths[name]), "data_root": options.data_root})
         for seed in config.seeds:
             for defense in config.defenses:
-                key = (name, defense.label, seed, _steps(config), config.training.keep)
-                if (name, defense.label) in needed_runs() and key not in done:
+                cell = (name, defense.label, seed, _steps(config), config.training.keep)
+                if (name, defense.label) in needed_runs() and cell not in done:
                     yield name, replace(config, defenses=(defense,), seeds=(seed,))
 
 
@@ -93,6 +89,5 @@ def _line(name: str, config: AuditConfig, out: str) -> dict[str, Any]:
         **bounds_of(name, row.defense),
         "epsilon_of_the_run": epsilon if isfinite(epsilon) else None,
         "seconds": round(process_time() - started, 1),
-        "machine": machine(1)["processor"],
-        "date": datetime.now(UTC).date().isoformat(),
+        **today(),
     }

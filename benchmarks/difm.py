@@ -7,21 +7,19 @@ finished result is a line of results/tables/table_3.jsonl; the same command cont
 defenses of a seed before the next seed. At the end it writes results/tables/table_3.csv.
 """
 
-import csv
-import json
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from run import machine
+from cells import append, read_lines, today, write_table
 
 from privkit.audit.run import run_audit
 from privkit.papers import paper
 from privkit.papers.presets import preset_settings
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_values
+from privkit.reports.tables import interval
 from privkit.settings.resolve import resolve
 from privkit.shared.measures import UNIT
 
@@ -64,11 +62,10 @@ def measured(row: Row) -> dict[str, Any]:
 def main(options: Options) -> None:
     """Run the missing cells, append a line for each, and write the table."""
     record = Path(options.record_to)
-    record.touch()
     config = resolve({**preset_settings(EXPERIMENT), "data_root": options.data_root, "threads": 1})
     for seed in config.seeds:
         for defense in config.defenses:
-            done = {(row["defense"], row["attack"], row["seed"]) for row in read(record)}
+            done = {(row["defense"], row["attack"], row["seed"]) for row in read_lines(record)}
             missing = tuple(one for one in config.attacks if (defense.label, one.label, seed) not in done)
             if not missing:
                 continue
@@ -79,17 +76,9 @@ def main(options: Options) -> None:
                 checks = {check.name: check.passed for check in row.checks if check.decisive}
                 key = {"defense": row.defense, "attack": row.attack, "seed": seed}
                 size = {name: row.counts[name] for name in ("private", "auxiliary", "test")}
-                made = {"processor": machine(1)["processor"], "date": datetime.now(UTC).date().isoformat()}
-                line = json.dumps({**key, **measured(row), "checks": checks, **size, **made}, ensure_ascii=False)
-                with record.open("a", encoding="utf-8") as lines:
-                    lines.write(line + "\n")
-                print(line, flush=True)
-    summarize(read(record), RESULTS / "table_3.csv")
-
-
-def read(record: Path) -> list[dict[str, Any]]:
-    """The lines of the file of results."""
-    return [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+                line = {**key, **measured(row), "checks": checks, **size, **today("processor")}
+                append(record, line, show=True)
+    summarize(read_lines(record), RESULTS / "table_3.csv")
 
 
 def summarize(rows: list[dict[str, Any]], to: Path) -> None:
@@ -97,14 +86,12 @@ def summarize(rows: list[dict[str, Any]], to: Path) -> None:
     found: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         found[row["defense"], row["attack"]].append(row)
-    with to.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["defense", "attack", "seeds", *MEASURES])
-        for (defense, attack), same in found.items():
-            cells = []
-            for name in MEASURES:
-                values = [row[name] for row in same if row[name] is not None]
-                one = over_values(values, 0.95, UNIT) if len(values) > 1 else None
-                cells.append(f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" if one else "—")
-            seeds = " ".join(str(row["seed"]) for row in sorted(same, key=lambda row: int(row["seed"])))
-            table.writerow([f"`{defense}`", f"`{attack}`", seeds, *cells])
+    table = []
+    for (defense, attack), same in found.items():
+        cells = []
+        for name in MEASURES:
+            values = [row[name] for row in same if row[name] is not None]
+            cells.append(interval(over_values(values, 0.95, UNIT), 4) if len(values) > 1 else "—")
+        seeds = " ".join(str(row["seed"]) for row in sorted(same, key=lambda row: int(row["seed"])))
+        table.append([f"`{defense}`", f"`{attack}`", seeds, *cells])
+    write_table(to, ["defense", "attack", "seeds", *MEASURES], table)

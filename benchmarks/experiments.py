@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from time import process_time
 from typing import Any
 
 import torch
-from cells import run_cells
-from run import machine
+from cells import run_cells, today
 
 from privkit.papers import PAPERS, paper
 from privkit.papers.further_seeds import PILOT, judged_differences
@@ -83,13 +81,12 @@ def _missing(cells: Iterable[Work], record: Path) -> Iterator[Work]:
 def _line(one: Work, out: Path) -> dict[str, Any]:
     """Run one cell, and return its line."""
     started = process_time()
-    on_gpu = torch.cuda.is_available()
     return {
         **measure_cell(one, out),
         "experiment": one.experiment,
         "seconds": round(process_time() - started, 1),
-        "machine": torch.cuda.get_device_name() if on_gpu else machine(1)["processor"],
-        "date": datetime.now(UTC).date().isoformat(),
+        **today(),
+        **({"machine": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
     }
 
 

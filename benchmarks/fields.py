@@ -23,6 +23,7 @@ from privkit.domains.tables.sets import Criteo
 from privkit.models.tables import DIFM
 from privkit.parts.registry import parse
 from privkit.reports.seed_intervals import over_values
+from privkit.reports.tables import interval
 from privkit.shared.measures import UNIT
 
 DEFENSES = (
@@ -87,9 +88,5 @@ def main(options: Options) -> None:
                 runs = [measured(options, cut, defense, by, seed) for seed in options.seeds]
                 cells = []
                 for values in zip(*runs, strict=True):
-                    if None in values:
-                        cells.append("—")
-                        continue
-                    found = over_values(values, 0.95, UNIT)
-                    cells.append(f"{found.value:.4f} [{found.low:.4f}, {found.high:.4f}]")
+                    cells.append("—" if None in values else interval(over_values(values, 0.95, UNIT), 4))
                 print(f'{cut},"{defense}",{by},' + ",".join(f'"{cell}"' for cell in cells))

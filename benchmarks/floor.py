@@ -9,8 +9,6 @@ one line of results/floor/rows.jsonl; the command continues with the missing cel
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from cells import append, read_lines, write_table
 from run import machine
 from torch import Generator, Tensor, nn
 
@@ -219,29 +218,25 @@ def line(segment: str, sigma: float, seed: int, options: Options) -> dict[str, A
 
 def summarize(rows: list[dict[str, Any]], path: Path) -> None:
     """Write floor.csv: means over seeds, and how far the best attack lies above the floor, in standard errors (z)."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(
-            ["segment", "σ", "seeds", "prior's mean", "floor", "best attack", "its MSE", "over the floor", "z"]
-        )
-        for key in [(segment, sigma) for segment, sigmas in SIGMAS.items() for sigma in sigmas]:
-            if not (lines := [row for row in rows if (row["segment"], row["sigma"]) == key]):
-                continue
-            floor, prior = (mean(row[name] for row in lines) for name in ("floor", "prior"))
-            best = mean(row["errors"][row["best"]][0] for row in lines)
-            spread = sum(row["errors"][row["best"]][1] ** 2 for row in lines) ** 0.5 / len(lines)
-            names = ", ".join(sorted({f"`{row['best']}`" for row in lines}))
-            seeds = " ".join(sorted(str(row["seed"]) for row in lines))
-            shown = (f"{best:.5f}", f"{best / floor:.2f}", f"{(best - floor) / spread:.1f}")
-            table.writerow([*key, seeds, f"{prior:.4f}", f"{floor:.5f}", names, *shown])
+    table = []
+    for key in [(segment, sigma) for segment, sigmas in SIGMAS.items() for sigma in sigmas]:
+        if not (lines := [row for row in rows if (row["segment"], row["sigma"]) == key]):
+            continue
+        floor, prior = (mean(row[name] for row in lines) for name in ("floor", "prior"))
+        best = mean(row["errors"][row["best"]][0] for row in lines)
+        spread = sum(row["errors"][row["best"]][1] ** 2 for row in lines) ** 0.5 / len(lines)
+        names = ", ".join(sorted({f"`{row['best']}`" for row in lines}))
+        seeds = " ".join(sorted(str(row["seed"]) for row in lines))
+        shown = (f"{best:.5f}", f"{best / floor:.2f}", f"{(best - floor) / spread:.1f}")
+        table.append([*key, seeds, f"{prior:.4f}", f"{floor:.5f}", names, *shown])
+    heading = ["segment", "σ", "seeds", "prior's mean", "floor", "best attack", "its MSE", "over the floor", "z"]
+    write_table(path, heading, table)
 
 
 def main(options: Options) -> None:
     """Measure the missing cells, and write the table."""
     path = Path(options.record_to)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    rows = [json.loads(text) for text in path.read_text("utf-8").splitlines()]
+    rows = read_lines(path)
     for segment in options.segment:
         for sigma in SIGMAS[segment]:
             for seed in options.seeds:
@@ -250,8 +245,7 @@ def main(options: Options) -> None:
                 if any(key.items() <= row.items() for row in rows):
                     continue
                 rows.append(line(segment, sigma, seed, options))
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(rows[-1]) + "\n")
+                append(path, rows[-1])
                 shown = {name: f"{error:.4f}±{spread:.4f}" for name, (error, spread) in rows[-1]["errors"].items()}
                 print(segment, sigma, seed, f"{rows[-1]['floor']:.4f}", f"{rows[-1]['prior']:.4f}", shown, flush=True)
     summarize(rows, path.with_name("floor.csv"))

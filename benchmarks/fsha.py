@@ -17,6 +17,7 @@ from the server's images.
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 from time import perf_counter, process_time
 from typing import Literal
@@ -24,9 +25,10 @@ from typing import Literal
 import numpy as np
 import torch
 from fsha_clients import SHAPE, Defended, client, digits, noised, plain
+from timing import in_turns
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NoSession, View
+from privkit.attacks.base import NoSession, Session, View
 from privkit.attacks.goals.learners import OneClient
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha import BLOCKS, FSHA, ROUNDS_AN_EPOCH
@@ -125,17 +127,25 @@ class Progress(NoSession):
         print(f"  {done * ROUNDS_AN_EPOCH} rounds: auto-encoder {value:.4f}", flush=True)
 
 
-def attacked(given: Options, seed: int, attack: FSHA, data: Sequence[Tensor], defended: Defended = plain) -> Tensor:
-    """Run the attack, and return its guesses of the first `victims` private images."""
+def attacked(
+    given: Options,
+    seed: int,
+    attack: FSHA,
+    data: Sequence[Tensor],
+    defended: Defended = plain,
+    session: Session | None = None,
+) -> Tensor:
+    """Guesses at the first private images; without a session, the curve is printed."""
     private, labels, own, own_labels = data
     lower = client(given.level, seed, given.client_width, given.part == "noise").to(given.device)
     victims = Victims(lower, private, labels, private[: given.victims], given, seed, defended)
     known = ImageObservation(
         image_shape=SHAPE, batch_size=given.batch, auxiliary=own, auxiliary_labels=own_labels, clients=victims
     )
-    views = [View(round=v.round, smashed=v.smashed, labels=None) for v in victims.views()]
-    first = View(round=0, smashed=views[0].smashed, labels=labels[:250] if given.labels else None)
-    return attack.run(replace(known, views=[first, *views[1:]]), Generator().manual_seed(seed), Progress()).images
+    first, *views = victims.views()
+    first = replace(first, labels=labels[:250] if given.labels else None)
+    known = replace(known, views=[first, *views])
+    return attack.run(known, Generator().manual_seed(seed), session or Progress()).images
 
 
 def scores(guess: Tensor, truth: Tensor) -> str:
@@ -189,21 +199,17 @@ def speed(given: Options) -> None:
     networks = hijacking_networks(tuple(z.shape[1:]), SHAPE, given.width, blocks=given.blocks or BLOCKS[given.recipe])
     pilot, decoder, discriminator = (n.to(device) for n in (networks.pilot, networks.decoder, networks.discriminator))
 
-    def wait() -> None:
+    def waited(work: Callable[[], object]) -> None:
+        work()
         if device.type == "cuda":
             torch.cuda.synchronize()
-
-    def timed(work: Callable[[], object]) -> float:
-        start = clock()
-        work()
-        wait()
-        return clock() - start
 
     def penalty() -> None:
         points = between(z, z.flip(0), Generator(device).manual_seed(0))
         gradient_penalty(discriminator, points).backward()
 
-    parts: dict[str, Callable[[], object]] = {
+    works: dict[str, Callable[[], object]] = {
+        "step": lambda: victims.round(lambda v: whole.answer(v, draws)),
         "client": lambda: lower(x).backward(z),
         "pilot and decoder": lambda: decoder(pilot(x)).square().mean().backward(),
         "discriminator on both releases": lambda: discriminator(torch.cat([z, z]).requires_grad_()).mean().backward(),
@@ -213,12 +219,7 @@ def speed(given: Options) -> None:
     known = ImageObservation(image_shape=SHAPE, batch_size=given.batch, auxiliary=images, clients=victims)
     whole = Server(server._settings(), View(round=0, smashed=z), victims, known, images, 0)
     draws = Generator(device).manual_seed(0)
-    times: dict[str, list[float]] = {name: [] for name in ("step", *parts)}
-    for number in range(given.repeats + 1):
-        for name, work in {"step": lambda: victims.round(lambda v: whole.answer(v, draws)), **parts}.items():
-            spent = timed(work)
-            if number:
-                times[name].append(spent)
+    times = in_turns({name: partial(waited, work) for name, work in works.items()}, given.repeats, clock)
     middle = {name: median(values) for name, values in times.items()}
     cost = sum(value for name, value in middle.items() if name != "step")
     print(f"level {given.level}, batch {given.batch}, width {given.width}, {device.type}, seconds (medians)")

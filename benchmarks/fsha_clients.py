@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
+from digits import shuffled_digits
 from torch import Generator, Tensor, nn
-
-from privkit.domains.images.embedded import Digits
 
 SHAPE = (3, 32, 32)
 
@@ -46,10 +44,8 @@ def client(level: str, seed: int, width: int = 64, bounded: bool = False) -> nn.
 def digits(root: str | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Private images and labels, the server's images and labels."""
     if root is None:
-        pool = Digits().open(None, download=False, train_images=5_000).train
-        batch = pool.take(np.random.default_rng(0).permutation(len(pool)))
-        x, y = batch.x, batch.y
-        private, public = (x[:4_000], y[:4_000]), (x[4_000:], y[4_000:])
+        batch = shuffled_digits()
+        private, public = [(part.x, part.y) for part in (batch[:4_000], batch[4_000:])]
     else:
         from torchvision.datasets import MNIST
 

@@ -26,6 +26,7 @@ from types import FrameType
 from typing import Any, Literal, get_args
 
 import torch
+from cells import append, read_lines
 from gpu_parts import PARTS, Part
 from gpu_units import Setting
 from run import machine
@@ -71,11 +72,6 @@ def device_of(options: Options) -> dict[str, str]:
     return {"device": torch.cuda.get_device_name(), "driver": driver}
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """All rows of the file of results."""
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
-
-
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
     """Raise `TimeUp` inside when the time is over."""
@@ -97,7 +93,7 @@ def measured(part: Part, options: Options, where: dict[str, Any]) -> None:
     path = Path(options.out)
     done = {
         (row["part"], row["unit"])
-        for row in rows_of(path)
+        for row in read_lines(path)
         if (row["device"], row["tiny"]) == (where["device"], options.tiny)
     }
     setting = Setting(
@@ -121,9 +117,7 @@ def measured(part: Part, options: Options, where: dict[str, Any]) -> None:
                 if options.device == "cpu" or options.tiny:
                     goals = []
                 row = {"part": part, "unit": name, "tiny": options.tiny, **where, "seed": 0, **values, "goals": goals}
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                append(path, row)
                 print(f"{part}: {name}: {json.dumps(values, ensure_ascii=False)}", flush=True)
     except TimeUp:
         print(f"{part}: {options.seconds:g} seconds are over; the same command goes on with the units that are missing")
@@ -141,7 +135,7 @@ def main(options: Options) -> None:
     for part in [options.part] if options.part else get_args(Part):
         measured(part, options, where)
     print("\nGoals")
-    judged = [one for row in rows_of(Path(options.out)) if row["device"] == where["device"] for one in row["goals"]]
+    judged = [one for row in read_lines(Path(options.out)) if row["device"] == where["device"] for one in row["goals"]]
     for one in judged:
         print(f"  {'met    ' if one['met'] else 'NOT MET'} {one['goal']}: {one['value']:.4g}")
     if not judged:

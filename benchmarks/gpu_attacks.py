@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from time import monotonic
@@ -12,9 +11,7 @@ from typing import Any
 
 import fsha
 import torch
-from fsha_clients import SHAPE as FSHA_SHAPE
-from fsha_clients import client as fsha_client
-from fsha_clients import digits, plain
+from fsha_clients import digits
 from gpu_units import Enough, Memory, Setting, Stopwatch, Unit, Values, goal
 from torch import Generator
 
@@ -60,21 +57,14 @@ def hijack(setting: Setting) -> Iterator[Unit]:
 
     def run() -> Values:
         data = [part.to(setting.device) for part in digits(setting.data_root)]
-        private, labels, own, own_labels = [part[:60] for part in data] if setting.tiny else data
-        truth = private[:victims]
-        given = fsha.Options(part="mnist", batch=batch, victims=victims, device=str(setting.device))
+        data = [part[:60] for part in data] if setting.tiny else data
+        truth = data[0][:victims]
+        given = fsha.Options(part="mnist", batch=batch, victims=victims, device=str(setting.device), client_width=width)
         memory, error, done = Memory(epochs + 1), float("inf"), 0
         while done < epochs and error > published:
             began, done = monotonic(), done + every
-            lower = fsha_client("1", 0, width).to(setting.device)
-            clients = fsha.Victims(lower, private, labels, truth, given, 0, plain)
-            known = ImageObservation(
-                image_shape=FSHA_SHAPE, batch_size=batch, auxiliary=own, auxiliary_labels=own_labels, clients=clients
-            )
-            views = clients.views()
-            first = replace(views[0], labels=labels[: len(views[0].smashed)])
             attack = FSHA(epochs=done, width=width, blocks=blocks)
-            guess = attack.run(replace(known, views=[first, *views[1:]]), Generator().manual_seed(0), memory).images
+            guess = fsha.attacked(given, 0, attack, data, session=memory)
             error = 4 * (guess - truth).square().mean().item()
             if setting.left < 1.5 * (monotonic() - began):
                 break

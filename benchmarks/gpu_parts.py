@@ -27,13 +27,8 @@ from torch import Generator
 from privkit.attacks.goals import reconstruct
 from privkit.audit.run import run_audit
 from privkit.defenses import BatchShuffle
-from privkit.defenses.cutmix import RandomCutMix
-from privkit.defenses.none import NoDefense
-from privkit.domains.images.domain import Images
-from privkit.domains.partition import Iid
 from privkit.papers.reproduce import Work, measure_cell, needed_cells
-from privkit.parts.registry import parse
-from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, loop, train
+from privkit.training import loop
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ("--dataset", "tiny_digits", "--budget", "smoke")
@@ -73,33 +68,9 @@ def capture(setting: Setting) -> Iterator[Unit]:
         curves = []
         for label, least in (("eager", inf), ("captured", 1)):
             watch = Stopwatch(epochs + 1)
-            defense = RandomCutMix(group=group) if group > 1 else NoDefense()
-            split = parse("models", name).spec.build(
-                Images(shape=training.SHAPE), training.CLASSES, positions=True, seed=0
-            )
-            edge = Clients.build(
-                split.lower,
-                defense,
-                Images(shape=training.SHAPE),
-                classes=training.CLASSES,
-                seed=0,
-                protocol=SplitProtocol(clients=n),
-            ).to(setting.device)
-            upper = split.upper.to(setting.device)
-            training.compile_if({"dynamic": False} if compiled else None, edge.lowers, upper)
+            learn = training.learner(name, images, batch // n, n, group, {"dynamic": False} if compiled else None)
             with patch.object(loop, "CAPTURE_FROM_STEPS", least):
-                spec, shares = TrainingSpec(batch_size=batch // n), Iid().assign(images.y.cpu(), n, 0)
-                found = train(
-                    edge,
-                    upper,
-                    images,
-                    spec,
-                    epochs=epochs,
-                    seed=0,
-                    shares=shares,
-                    checkpoint=Checkpoint(None, watch.report),
-                )
-                curves.append(found.curve)
+                curves.append(learn(epochs, watch.report))
             took[label] = 1e3 * watch.epoch_seconds() / rounds
         return {
             "ms_a_round": took,
@@ -187,12 +158,7 @@ def whole_training(setting: Setting) -> Iterator[Unit]:
 
     def run() -> Values:
         data = training.data(images, setting.device)
-        model, domain = "vit_micro" if setting.tiny else PAPERS_VIT, Images(shape=training.SHAPE)
-        split = parse("models", model).spec.build(domain, training.CLASSES, positions=True, seed=0)
-        protocol = SplitProtocol(clients=clients)
-        edge = Clients.build(
-            split.lower, RandomCutMix(group=2), domain, classes=training.CLASSES, seed=0, protocol=protocol
-        ).to(setting.device)
+        learn = training.learner("vit_micro" if setting.tiny else PAPERS_VIT, data, batch, clients, group=2)
         watch = Stopwatch(epochs)
 
         def noted(done: int, total: int, value: float) -> None:
@@ -201,16 +167,7 @@ def whole_training(setting: Setting) -> Iterator[Unit]:
                 raise Enough
 
         with suppress(Enough):
-            train(
-                edge,
-                split.upper.to(setting.device),
-                data,
-                TrainingSpec(batch_size=batch),
-                epochs=epochs,
-                seed=0,
-                shares=Iid().assign(data.y.cpu(), clients, 0),
-                checkpoint=Checkpoint(None, noted),
-            )
+            learn(epochs, noted)
         ran = len(watch.ended) - 1
         minutes = watch.epoch_seconds() * epochs / 60
         whole = (watch.ended[-1] - watch.ended[0]) / 60 if ran == epochs else None

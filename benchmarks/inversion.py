@@ -10,21 +10,21 @@ guessing the mean image of the 4,000 gives .0681.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import numpy as np
 import torch
+from digits import SHAPE, shuffled_digits
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.white_box import WhiteBox
-from privkit.domains.images.embedded import Digits
 
-ROUND, STEPS, SHAPE = 50, 480, (1, 28, 28)
+ROUND, STEPS = 50, 480
 WHITE_BOXES = {
     "strong, 100 steps": WhiteBox(epochs=1, order="known", total_variation=0.003, l2=0.0),
     "strong, 400 steps": WhiteBox(epochs=4, order="known", total_variation=0.003, l2=0.0),
@@ -56,13 +56,6 @@ class Options:
     victims: int = 4000
 
 
-def split() -> tuple[Tensor, Tensor]:
-    """Private and auxiliary images."""
-    pool = Digits().open(None, download=False, train_images=5000).train
-    x = pool.take(np.random.default_rng(0).permutation(5000)).x
-    return x[:4000], x[4000:]
-
-
 def client(seed: int, relu: bool) -> nn.Module:
     """The frozen lower segment."""
     with torch.random.fork_rng(devices=[]):
@@ -71,18 +64,21 @@ def client(seed: int, relu: bool) -> nn.Module:
         return nn.Sequential(*layers).eval().requires_grad_(False)
 
 
-def asked(lower: nn.Module) -> Callable[[Tensor, Generator], QueryResult]:
-    """Function that answers the adversary's queries: it sends images through the client."""
-
-    def query(images: Tensor, draws: Generator) -> QueryResult:
-        return QueryResult(view=View(round=0, smashed=lower(images)), members=torch.arange(len(images)).unsqueeze(1))
-
-    return query
-
-
-def reported(name: str, seed: int, seconds: float, guess: Tensor, truth: Tensor) -> float:
-    """Print one row of results, and return the mean MSE of the guesses."""
-    each = (guess - truth).square().flatten(1).mean(1)
+def attacked(name: str, attack: BlackBox | WhiteBox, seed: int, args: Options, victims: Tensor, own: Tensor) -> float:
+    """Attack one client, print a row, and give its MSE."""
+    lower = client(seed, args.relu)
+    knowledge = ImageObservation(
+        image_shape=SHAPE,
+        batch_size=ROUND,
+        auxiliary=own,
+        query=lambda images, draws: QueryResult.row_by_row(View(round=0, smashed=lower(images))),
+        lower=lower if args.part == "white-box" else None,
+        views=[View(round=0, smashed=lower(victims))],
+    )
+    began = time.process_time()
+    guess = attack.run(knowledge, Generator().manual_seed(seed)).images
+    seconds = time.process_time() - began
+    each = (guess - victims).square().flatten(1).mean(1)
     mse = each.mean().item()
     print(
         f"{name:24} seed {seed}   MSE {mse:.5f}   {-10 * np.log10(mse):5.2f} dB   worst image {each.min():.5f}   "
@@ -92,10 +88,9 @@ def reported(name: str, seed: int, seconds: float, guess: Tensor, truth: Tensor)
     return mse
 
 
-def decoders(args: Options) -> None:
-    """Train decoders on the adversary's images for at most 480 steps, and print their error on private images."""
-    private, own = split()
-    rounds = (len(own) - max(ROUND, len(own) // 10)) // ROUND  # black_box validates on a tenth
+def decoders(args: Options, victims: Tensor, own: Tensor) -> None:
+    """Trained on the adversary's images in at most 480 steps, scored on the private ones."""
+    rounds = (len(own) - max(ROUND, len(own) // 10)) // ROUND  # black_box holds a tenth out
     epochs = STEPS // rounds
     print(f"{epochs} epochs of {rounds} rounds of {ROUND}: {epochs * rounds} steps")
     for name in args.decoder:
@@ -107,34 +102,18 @@ def decoders(args: Options) -> None:
             learning_rate=args.rate,
             augment=args.augment,
         )
-        rows = []
-        for seed in args.seeds:
-            lower = client(seed, args.relu)
-            view = View(round=0, smashed=lower(private[: args.victims]))
-            knowledge = ImageObservation(image_shape=SHAPE, batch_size=ROUND, auxiliary=own, query=asked(lower))
-            began = time.process_time()
-            guess = attack.run(replace(knowledge, views=[view]), Generator().manual_seed(seed)).images
-            rows.append(reported(name, seed, time.process_time() - began, guess, private[: args.victims]))
+        rows = [attacked(name, attack, seed, args, victims, own) for seed in args.seeds]
         print(f"{name:24} mean     MSE {np.mean(rows):.5f}, of {len(rows)} seeds at most {max(rows):.5f}")
 
 
-def white_box(args: Options) -> None:
-    """Attack with the client's weights, by privkit's recipes and the released recipes, and print the errors."""
-    private, own = split()
+def main(args: Options) -> None:
+    """Attack by decoders, or with the client known, in the strong recipe and in those that were released."""
+    private, own = shuffled_digits().x.split([4000, 1000])
     victims = private[: args.victims]
+    if args.part == "decoders":
+        decoders(args, victims, own)
+        return
     floors = [(guess - victims).square().mean() for guess in (private.mean(0), torch.tensor(0.5))]
     print(f"floors of {len(victims)} victims: mean image {floors[0]:.4f}, grey {floors[1]:.4f}")
-    for name, attack in WHITE_BOXES.items():
-        for seed in args.seeds:
-            lower = client(seed, args.relu)
-            knowledge = ImageObservation(
-                image_shape=SHAPE, batch_size=ROUND, auxiliary=own, query=asked(lower), lower=lower
-            )
-            views = [View(round=0, smashed=lower(victims))]
-            began = time.process_time()
-            guess = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)).images
-            reported(name, seed, time.process_time() - began, guess, victims)
-
-
-def main(args: Options) -> None:
-    decoders(args) if args.part == "decoders" else white_box(args)
+    for (name, attack), seed in product(WHITE_BOXES.items(), args.seeds):
+        attacked(name, attack, seed, args, victims, own)

@@ -14,7 +14,6 @@ a lower limit that is valid under any dependence, and the accuracy if every toke
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -35,13 +34,11 @@ from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, equal_tokens, neighbor_accuracy
 from privkit.audit.order_scores import OrderAccuracy, arrangement_scores, true_arrangement
 from privkit.defenses.base import Defense
-from privkit.defenses.batch_shuffle import BatchShuffle
-from privkit.defenses.patch_shuffle import PatchShuffle
-from privkit.defenses.spectral_shuffle import SpectralShuffle
 from privkit.domains.images.domain import Images
 from privkit.domains.images.vision import Cifar10
 from privkit.models.t2t import T2tVit
 from privkit.models.vit import Vit
+from privkit.parts.registry import parse
 from privkit.reports.tables import interval
 from privkit.training.known_form import PublicTransform
 
@@ -143,20 +140,13 @@ def shown(accuracy: OrderAccuracy | None) -> str:
     return f"{interval(accuracy.share)} (≥ {accuracy.sound_low:.3f}; left {accuracy.left_alone:.3f})"
 
 
-DEFENSES: dict[str, Callable[[float], Defense]] = {
-    "patch_shuffle": lambda keep: PatchShuffle(),
-    "batch_shuffle": lambda keep: BatchShuffle(keep=keep),
-    "spectral_shuffle": lambda keep: SpectralShuffle(),
-}
-
-
 def tokens(args: Options) -> None:
     """Attack the tokens of frozen random clients, and print one row per model, defense and seed."""
     x = load(args.data_root, args.set, args.size)
     victims, auxiliary = x[: args.victims], x[args.victims : args.victims + args.auxiliary]
     shape = (x.shape[1], x.shape[2], x.shape[3])
     for model, name, seed in product(args.model, args.defense, args.seeds):
-        defense = DEFENSES[name](args.keep)
+        defense = parse("defenses", f"{name}:keep={args.keep}" if name == "batch_shuffle" else name).spec
         lower = edge(args, model, shape, seed)
 
         def release(
@@ -169,7 +159,7 @@ def tokens(args: Options) -> None:
             return View(round=0, smashed=sent.smashed.flatten(0, 1), messages=len(smashed)), truth
 
         def query(images: Tensor, draws: Generator, release: Any = release) -> QueryResult:
-            return QueryResult(view=release(images, draws)[0], members=torch.arange(len(images)).unsqueeze(1))
+            return QueryResult.row_by_row(release(images, draws)[0])
 
         view, truth = release(victims, Generator().manual_seed(seed))
         known = nn.Sequential(lower, PublicTransform(defense))  # known to all: the defense's transform

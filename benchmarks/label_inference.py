@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from cells import append, read_lines
 from run import machine
 from torch import Generator, nn
 
@@ -140,19 +141,15 @@ class Options:
 
 
 def main(given: Options) -> None:
-    """Run the missing settings and seeds, and append and print each line."""
-    there = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()] if RUNS.exists() else []
-    done = {(line["setting"], line["seed"]) for line in there}
+    """Run what is missing and print each line."""
+    done = {(line["setting"], line["seed"]) for line in read_lines(RUNS)}
     where = machine(torch.get_num_threads())
     for seed in given.seeds:
         for setting in SETTINGS:
             if (setting, seed) in done:
                 continue
             for line in attacked(setting, given, seed):
-                text = json.dumps({"setting": setting, "seed": seed, **line, **where})
-                with RUNS.open("a", encoding="utf-8") as runs:
-                    runs.write(text + "\n")
-                print(text, flush=True)
+                append(RUNS, {"setting": setting, "seed": seed, **line, **where}, show=True)
 
 
 def attacked(setting: str, given: Options, seed: int) -> list[dict[str, object]]:

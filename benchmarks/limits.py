@@ -12,7 +12,6 @@ tensors without data, so no GPU is needed.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cells import write_table
 from fsha import Options as FshaOptions
 from fsha import Victims
 from fsha_clients import SHAPE as FSHA_SHAPE
@@ -162,19 +162,24 @@ def numberless(*modules: nn.Module) -> Iterator[None]:
         yield
 
 
-def training_round(model: str, clients: int, group: int, total: int = TOTAL) -> Counted:
-    """Cost of a training round in bfloat16: PSL (`group=1`), or CutMixSL that mixes `group` clients."""
+def built(model: str, clients: int, group: int) -> tuple[Clients, nn.Module]:
+    """Clients and server of PSL, or of CutMixSL with groups of several clients."""
     domain = Images(shape=SHAPE)
     split = parse("models", model).spec.build(domain, CLASSES, positions=True, seed=0)
     defense = NoDefense() if group == 1 else RandomCutMix(group=group, patch=1 if model == "vgg16" else None)
     protocol = SplitProtocol(clients=clients)
-    edge = Clients.build(split.lower, defense, domain, classes=CLASSES, seed=0, protocol=protocol)
+    return Clients.build(split.lower, defense, domain, classes=CLASSES, seed=0, protocol=protocol), split.upper
+
+
+def training_round(model: str, clients: int, group: int, total: int = TOTAL) -> Counted:
+    """A round of training in bfloat16."""
+    edge, upper = built(model, clients, group)
     edge.precision = "bfloat16"
     each = total // clients
-    with numberless(edge, split.upper):
+    with numberless(edge, upper):
         images, labels = torch.rand(clients, each, *SHAPE), torch.zeros(clients, each, dtype=torch.int64)
-        weights = [*edge.parameters(), *split.upper.parameters()]
-        return counted(lambda: split_round(edge, split.upper, images, labels, Generator()), weights, [images])
+        weights = [*edge.parameters(), *upper.parameters()]
+        return counted(lambda: split_round(edge, upper, images, labels, Generator()), weights, [images])
 
 
 def white_box_step(images: int = 256) -> Counted:
@@ -254,7 +259,4 @@ def main(options: Options) -> None:
         )  # fmt: skip
         rows.append([name, str(count), *cells])
         print(" | ".join(rows[-1]), flush=True)
-    path = Path(options.out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([heading, *rows])
+    write_table(Path(options.out), heading, rows)

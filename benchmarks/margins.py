@@ -31,6 +31,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from cells import append, read_lines
 from run import machine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -136,8 +137,8 @@ class Margin:
 
 
 def recorded() -> dict[str, list[dict[str, Any]]]:
-    """Test -> its recorded lines; lines from before the last change of the test are left out."""
-    lines = [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlines()] if RECORD.exists() else []
+    """The lines of each test whose text is that of its newest line."""
+    lines = read_lines(RECORD)
     newest = {line["test"]: line["digest"] for line in lines}
     found = defaultdict(list)
     for line in lines:
@@ -174,7 +175,6 @@ def measure(options: Options) -> None:
     """Run the tests in one process per arithmetic and seed. Each appends its lines, so a stopped run can continue."""
     end, where = time.monotonic() + 60 * options.minutes, machine(1)
     about = {key: where[key] for key in ("commit", "date", "processor", "torch")}
-    RECORD.parent.mkdir(parents=True, exist_ok=True)
     for numerics, shift in plan(options.seeds):
         if time.monotonic() > end:
             print(f"stopped before shift {shift} under {numerics}: {options.minutes:g} minutes are over")
@@ -198,10 +198,7 @@ def measure(options: Options) -> None:
             plug_in = ("-p", "tests.margins", "--assert=plain", "--tb=line", "-r", "", "-m", options.marked)
             flags = ("--margins-shift", str(shift), "--margins-out", str(out), "--margins-skip", str(skipped))
             pytest_command(numerics, *plug_in, *flags, *tests)
-            with RECORD.open("a", encoding="utf-8") as record:
-                for line in out.read_text(encoding="utf-8").splitlines() if out.exists() else []:
-                    whole = {**json.loads(line), "numerics": numerics, "shift": shift, **about}
-                    record.write(json.dumps(whole, ensure_ascii=False) + "\n")
+            append(RECORD, *(line | {"numerics": numerics, "shift": shift} | about for line in read_lines(out)))
 
 
 def table(tests: tuple[str, ...] = ()) -> str:

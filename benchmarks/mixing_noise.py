@@ -8,14 +8,15 @@ Data are the 8×8 digits with the budget `quick` and the defense's usual protoco
 results/mixing/trainable.csv.
 """
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from cells import write_table
 
 from privkit.audit.run import run_audit
+from privkit.reports.tables import interval
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 
@@ -65,19 +66,14 @@ def config(settings: tuple[str, ...], epochs: int) -> AuditConfig:
 
 
 def main(options: Options) -> None:
-    """Run the missing audits, and write the table."""
-    TABLE.parent.mkdir(parents=True, exist_ok=True)
+    """Run what is missing, and write the table."""
     made = []
     with TemporaryDirectory() as folder:
         for epochs, settings in BY_EPOCHS.items():
             for row in run_audit(config(settings, epochs), out=Path(options.out or folder) / f"{epochs}").rows:
                 if row.accuracy is None:
                     raise SystemExit(f"{row.defense}: {row.reason}")
-                accuracy, certificate = row.accuracy, row.certificate
-                epsilon = certificate.epsilon if certificate is not None else None
-                shown = f"{accuracy.value:.3f} [{accuracy.low:.3f}, {accuracy.high:.3f}]"
-                proven = "–" if epsilon is None else f"{epsilon:,.0f}"
-                made.append([f"`{row.defense}`", str(epochs), shown, proven])
+                proven = "–" if row.certificate is None else f"{row.certificate.epsilon:,.0f}"
+                made.append([f"`{row.defense}`", str(epochs), interval(row.accuracy), proven])
                 print(" ".join(made[-1]), flush=True)
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([["defense", "epochs", "accuracy", "ε at δ = 1e-5"], *made])
+    write_table(TABLE, ["defense", "epochs", "accuracy", "ε at δ = 1e-5"], made)

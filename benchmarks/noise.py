@@ -11,21 +11,20 @@ authors' script, which is not part of this repository, in turns with privkit.
 """
 
 import contextlib
-import csv
 import importlib.util
 import io
-import json
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import process_time
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from cells import append, read_lines, write_table
 from run import machine
+from timing import in_turns
 from torch import Generator, nn
 from torchvision import datasets, transforms
 
@@ -87,8 +86,7 @@ def accuracy(options: Options) -> None:
     spec = TrainingSpec(
         batch_size=BATCH, optimizer="sgd", learning_rate=0.1, schedule="constant", precision=options.precision
     )
-    RUNS.parent.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in RUNS.read_text().splitlines()] if RUNS.exists() else []
+    done = read_lines(RUNS)
     for seed in options.seeds:
         for defense in options.defense:
             key = {"defense": defense, "seed": seed, "images": len(private), "epochs": options.epochs}
@@ -102,24 +100,23 @@ def accuracy(options: Options) -> None:
                 for name, free in (("noisy", False), ("noise_free", True))
             }
             line = {**key, "loss": trained.curve, **scores, **machine(torch.get_num_threads())}
-            with RUNS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            append(RUNS, line)
             print(defense, seed, *(f"{name} {score['value']:.4f}" for name, score in scores.items()), flush=True)
 
 
 def summarize() -> None:
     """Write results/noise/accuracy.csv: every configuration's mean over seeds, and its 95 % Student interval."""
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for line in map(json.loads, RUNS.read_text().splitlines()):
+    for line in read_lines(RUNS):
         steps = line["images"] // BATCH * line["epochs"]
         found.setdefault((line["defense"], str(steps), line["precision"]), []).append(line)
-    with (RUNS.parent / "accuracy.csv").open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["defense", "steps", "precision", "seeds", "noise-free accuracy", "noisy accuracy"])
-        for key, lines in found.items():
-            seeds = " ".join(str(line["seed"]) for line in sorted(lines, key=lambda line: int(line["seed"])))
-            values = [[line[name]["value"] for line in lines] for name in ("noise_free", "noisy")]
-            table.writerow([f"`{key[0]}`", *key[1:], seeds, *map(over_seeds, values)])
+    table = []
+    for key, lines in found.items():
+        seeds = " ".join(str(line["seed"]) for line in sorted(lines, key=lambda line: int(line["seed"])))
+        values = [[line[name]["value"] for line in lines] for name in ("noise_free", "noisy")]
+        table.append([f"`{key[0]}`", *key[1:], seeds, *map(over_seeds, values)])
+    heading = ["defense", "steps", "precision", "seeds", "noise-free accuracy", "noisy accuracy"]
+    write_table(RUNS.parent / "accuracy.csv", heading, table)
 
 
 def over_seeds(values: list[float], within: tuple[float, float] = UNIT) -> str:
@@ -127,8 +124,8 @@ def over_seeds(values: list[float], within: tuple[float, float] = UNIT) -> str:
     return interval(over_values(values, 0.95, within), 3) if len(values) > 1 else f"{values[0]:.3f}"
 
 
-def ours(defense: str, options: Options, precision: Precision) -> Callable[[], None]:
-    """Function that runs `options.steps` training steps of privkit."""
+def ours(defense: str, options: Options, precision: Precision) -> Callable[[], object]:
+    """Some steps of privkit's loop."""
     edge, upper = built(defense, 0)
     count, draws = BATCH * options.steps, Generator().manual_seed(0)
     data = Batch(
@@ -137,7 +134,7 @@ def ours(defense: str, options: Options, precision: Precision) -> Callable[[], N
         ids=torch.arange(count),
     )
     spec = TrainingSpec(batch_size=BATCH, optimizer="sgd", learning_rate=0.1, schedule="constant", precision=precision)
-    return lambda: void(train(edge, upper, data, spec, epochs=1, seed=0))
+    return lambda: train(edge, upper, data, spec, epochs=1, seed=0)
 
 
 def theirs(path: str, root: str, options: Options) -> Callable[[], None]:
@@ -175,10 +172,6 @@ def theirs(path: str, root: str, options: Options) -> Callable[[], None]:
     return epoch
 
 
-def void(_: object) -> None:
-    """Ignore a value and return None."""
-
-
 def steps(options: Options) -> None:
     """Print the CPU time of a step, and its ratio to a step without noise in the same turn (medians over turns)."""
     keep_freed_memory()
@@ -194,13 +187,8 @@ def steps(options: Options) -> None:
     works["noise, masked, bfloat16"] = ours(stages["noise, masked"], options, "bfloat16")
     if options.beside is not None:
         works["the authors' script: noise, masked"] = theirs(options.beside, options.data_root or "data", options)
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(options.turns + 1):
-        for name, work in works.items():
-            start = process_time()
-            work()
-            if turn:
-                times[name].append((process_time() - start) / options.steps)
+    turns = in_turns(works, options.turns)
+    times = {name: [spent / options.steps for spent in found] for name, found in turns.items()}
     plain = times["without noise"]
     print("step,median,least,of the step without noise")
     for name, found in times.items():

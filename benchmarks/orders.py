@@ -23,36 +23,32 @@ compares `drag_reorder` with DRAG's released code, which is not part of this rep
 """
 
 import ast
-import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from time import process_time
 from typing import Any, Literal
 
-import numpy as np
 import torch
+from audits import defended, timed_rows
+from cells import append, read_lines
+from digits import scores, shuffled_digits
 from jigsaw import load
 from run import machine
 from scipy.optimize import linear_sum_assignment
-from strongest import Clock, without_controls
 from torch import Generator, Tensor, nn
 
-from privkit import run_audit
 from privkit.attacks.base import View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.drag_reorder import reordered
 from privkit.attacks.order.piece_solver import put
-from privkit.attacks.scores.image import mse, ssim
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.images.domain import Images
-from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
 from privkit.parts.registry import parse
-from privkit.settings.resolve import resolve
 
 RESULTS = Path(__file__).parent / "results" / "orders"
 RUNS, POSITIONS, MESSAGE = (RESULTS / f"{name}.jsonl" for name in ("joint", "positions", "message"))
@@ -90,8 +86,7 @@ class Options:
 def split(given: Options) -> tuple[Tensor, Tensor]:
     """The adversary's own images, and the victims."""
     if given.set == "digits":
-        pool = Digits().open(None, download=False, train_images=5_000).train
-        x = pool.take(np.random.default_rng(0).permutation(len(pool))).x
+        x = shuffled_digits().x
     elif given.data_root is None:
         raise ValueError(f"{given.set} needs --data-root ROOT")
     else:
@@ -116,15 +111,14 @@ def measured(attack: str, seed: int, own: Tensor, victims: Tensor, batch: int) -
     began = process_time()
     guess = parse("attacks", attack).spec.run(observation, Generator().manual_seed(seed))
     row = {"cpu_seconds": process_time() - began}
-    for name, measure in (("ssim", ssim), ("mse", mse)):
-        row[name] = float(measure(victims.numpy(), guess.images.numpy(), data_range=1.0).mean())
+    row["mse"], row["ssim"] = scores(guess.images, victims)
     truth = true_arrangement(receipt)
     if guess.permutation is not None and truth is not None:
-        scores = arrangement_scores(guess.permutation.source, truth, batch=batch)
-        for name, one in (("direct", scores.direct), ("neighbor", scores.neighbor), ("membership", scores.membership)):
-            row |= {} if one is None else {name: one.share.value}
-        row |= {} if scores.bits_left is None else {"bits_left": scores.bits_left}
-        row |= {"bits_before": scores.bits_before}
+        found = arrangement_scores(guess.permutation.source, truth, batch=batch)
+        for name in SHARES:
+            row |= {} if (one := getattr(found, name)) is None else {name: one.share.value}
+        row |= {} if found.bits_left is None else {"bits_left": found.bits_left}
+        row |= {"bits_before": found.bits_before}
     return row
 
 
@@ -145,45 +139,26 @@ def message(given: Options) -> None:
 
 
 def audited(defense: str, attacks: list[str], seed: int, budget: str, batch: int, path: Path) -> None:
-    """Run the missing attacks in one audit, without undefended model or control experiments; append their lines."""
-    done = [row["attack"] for row in lines(path) if row["seed"] == seed and row["defense"] == defense]
+    """Append a line for each attack that is not there yet, from one audit without baseline and control experiments."""
+    done = [row["attack"] for row in read_lines(path) if row["seed"] == seed and row["defense"] == defense]
     missing = [attack for attack in attacks if attack not in done]
     if not missing:
         return
-    config = resolve(
-        {
-            "defense": defense,
-            "attack": missing,
-            "dataset": "digits",
-            "budget": budget,
-            "training": {"batch_size": batch},
-            "threads": torch.get_num_threads(),
-        }
-    )
-    config, clock = replace(config, defenses=config.defenses[-1:], seeds=(seed,)), Clock()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        without_controls(),
-    ):
-        rows = run_audit(config, out=Path(folder) / "run", progress=clock).rows
-    clock.stage("")
+    asked = {"defense": defense, "attack": missing, "dataset": "digits", "budget": budget}
+    asked |= {"training": {"batch_size": batch}, "threads": torch.get_num_threads()}
+    with tempfile.TemporaryDirectory() as folder:
+        rows = timed_rows(defended(asked, seed), Path(folder) / "run")
     found = []
-    for name, row in zip(missing, rows, strict=True):
+    for name, (row, seconds) in zip(missing, rows, strict=True):
         if row.status != "done" or row.certificate is None or row.accuracy is None:
             raise ValueError(f"{row.defense} / {row.attack}, seed {row.seed}: {row.status} {row.reason}")
         told = {"defense": defense, "attack": name, "seed": seed, "proven": row.certificate.kind}
-        told |= {"accuracy": row.accuracy.value, "cpu_seconds": clock.of(row)}
+        told |= {"accuracy": row.accuracy.value, "cpu_seconds": seconds}
         told |= {score: row.recovered["unaligned"][score].value for score in ("ssim", "mse")}
         told |= {share: row.answers[share].value for share in SHARES if share in row.answers}
         found.append(told | machine(torch.get_num_threads()))
         print(f"{defense} {name} seed {seed}: SSIM {told['ssim']:.3f}, {told['cpu_seconds']:.0f} CPU s")
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(line) + "\n" for line in found)
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The recorded lines of this file."""
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+    append(path, *found)
 
 
 def peer(given: Options) -> None:
@@ -213,7 +188,7 @@ def main(given: Options) -> None:
         {"positions": positions, "message": message, "peer": peer}[given.part](given)
         return
     own, victims = split(given)
-    done = lines(RUNS)
+    done = read_lines(RUNS)
     options = {name: value for name, value in asdict(given).items() if name in ("set", "victims", "auxiliary", "batch")}
     for seed in given.seeds:
         for attack in given.attacks:
@@ -221,6 +196,5 @@ def main(given: Options) -> None:
             if any(key.items() <= row.items() for row in done):
                 continue
             row = key | measured(attack, seed, own, victims, given.batch) | machine(torch.get_num_threads())
-            with RUNS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            append(RUNS, row)
             print(f"{attack} seed {seed}: SSIM {row['ssim']:.3f}, MSE {row['mse']:.4f}, {row['cpu_seconds']:.0f} CPU s")

@@ -8,18 +8,15 @@ queries, or no copies of an image in a round. An audit with one setting and seed
 `results/tokens/runs.jsonl` and is not repeated. The folder holds unfinished audits, which the same command continues.
 """
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
+from audits import defended, timed_rows
+from cells import append, read_lines
 from run import machine
-from strongest import Clock, without_controls
-
-from privkit.audit.run import run_audit
-from privkit.settings.resolve import resolve
 
 RUNS = Path(__file__).parent / "results" / "tokens" / "runs.jsonl"
 BARE = "frozen_block=false"
@@ -62,12 +59,10 @@ def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
     """Run one audit: scores and CPU seconds of its attack, or the reason why it cannot run."""
     rules = {"copies": setting.copies, **({} if setting.rounds is None else {"rounds": setting.rounds})}
     name = "-".join(str(value).replace(":", "_").replace("=", "_") for value in asdict(setting).values())
-    asked = {"defense": setting.defense, "attack": [setting.attack], "budget": "small:victims=100", "queries": rules}
-    config = resolve({**asked, "training": {"batch_size": setting.batch}, "threads": torch.get_num_threads()})
-    config, clock = replace(config, defenses=config.defenses[-1:], seeds=(seed,)), Clock()
-    with without_controls():
-        row = run_audit(config, out=folder / f"{name}-{seed}", progress=clock).rows[-1]
-    clock.stage("")
+    asked: dict[str, Any] = {"defense": setting.defense, "attack": [setting.attack], "queries": rules}
+    asked |= {"budget": "small:victims=100", "threads": torch.get_num_threads()}
+    asked |= {"training": {"batch_size": setting.batch}}
+    row, seconds = timed_rows(defended(asked, seed), folder / f"{name}-{seed}")[-1]
     if row.status != "done":
         return {"refusal": row.reason}
     found, floor = row.recovered["unaligned"], row.floors["mean_image"]["unaligned"]
@@ -75,14 +70,14 @@ def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
         **{name: found[name].value for name in ("ssim", "mse")},
         **{f"floor_{name}": floor[name].value for name in ("ssim", "mse")},
         "queries": row.queries,
-        "cpu_seconds": round(clock.seconds[f"attack {row.attack} on {row.defense}, seed {seed}"], 1),
+        "cpu_seconds": round(seconds, 1),
     }
 
 
 def main(options: Options) -> None:
-    """Run the missing audits, and append their lines."""
-    there = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()] if RUNS.exists() else []
-    for seed, setting in product(options.seeds, settings()):  # all settings of a seed before the next seed
+    """Measure what is not there yet."""
+    there = read_lines(RUNS)
+    for seed, setting in product(options.seeds, settings()):  # a run that is stopped has measured everything once
         told = {**asdict(setting), "rounds": setting.rounds or "any number", "seed": seed}
         if any(told.items() <= line.items() for line in there):
             continue
@@ -90,5 +85,4 @@ def main(options: Options) -> None:
         print(told, result)
         if "refusal" in result:
             continue
-        with RUNS.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({**told, **result, **machine(torch.get_num_threads())}) + "\n")
+        append(RUNS, {**told, **result, **machine(torch.get_num_threads())})

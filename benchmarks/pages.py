@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import registry_page
 import registry_pictures
 import vertical_page
+from cells import read_lines
 from jinja2 import Environment, StrictUndefined
 
 from privkit.cli.papers import claims_table, coverage_table, deviations_table, methods_table, orderings_table
@@ -189,8 +189,7 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
         keys: names of the fields that identify a row of the table.
         digits: names of the shown values -> their digits after the decimal point.
     """
-    every = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
-    lines = [line for line in every if line.get("status", "done") == "done"]
+    lines = [line for line in read_lines(folder / f"{name}.jsonl") if line.get("status", "done") == "done"]
     made = []
     for key, runs in grouped(lines, lambda line: tuple(str(line[key]) for key in keys)).items():
         seeds = sorted(run["seed"] for run in runs)
@@ -213,9 +212,8 @@ def arrangements(path: Path) -> str:
     The undefended model comes first. An entry shows SSIM and the share of identified images, as means over the seeds.
     It is in italics if the mean error is not smaller than that of guessing the mean image.
     """
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     cells: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
-    for line in sorted(lines, key=lambda line: line["defense"] != "none"):
+    for line in sorted(read_lines(path), key=lambda line: line["defense"] != "none"):
         cells.setdefault((line["defense"], line["arrangement"]), {}).setdefault(line["threat_model"], []).append(line)
 
     def mean(runs: list[dict[str, Any]], name: str) -> float:
@@ -274,9 +272,8 @@ def frontier(path: Path) -> str:
 
 
 def gpu(path: Path) -> str:
-    """Two Markdown tables from the rows of `benchmarks/gpu.py`: the goals, and every number (without toy sizes)."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    rows = [row for row in map(json.loads, lines) if not row["tiny"]]
+    """Rows of `benchmarks/gpu.py`: the goals, then every number; rows of toy size are left out."""
+    rows = [row for row in read_lines(path) if not row["tiny"]]
     if not rows:
         return "No rows yet: no GPU was available."
     goals, numbers = [], []

@@ -22,6 +22,7 @@ from time import process_time
 from typing import Literal
 
 import torch
+from cells import write_table
 from torch import Generator, nn
 
 from privkit.audit.cell import run_cell
@@ -32,6 +33,8 @@ from privkit.metrics.perception import Perception
 from privkit.models.patch_splitnn import PatchSplitNN
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_values
+from privkit.reports.tables import interval
+from privkit.run.ingredients import ingredients
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import plan
 from privkit.run.progress import Progress
@@ -41,6 +44,7 @@ from privkit.settings.resolve import resolve
 from privkit.shared.measures import measure
 
 RESULTS = Path(__file__).parent / "results" / "patches"
+BY_SEED = RESULTS / "storages_by_seed.csv"
 FIGURE = Path(__file__).parents[1] / "docs" / "storages.svg"
 PATCHES = 16
 NETWORKS = {"one a patch": "", "one for all": ",models=1"}
@@ -115,22 +119,18 @@ def audited(config: AuditConfig, folder: Path, counts: tuple[int, ...]) -> Itera
 
 
 def record(values: tuple[object, ...]) -> None:
-    """Write one row to the CSV file, in place of an older row of the same cell, and print it."""
-    path = RESULTS / "storages_by_seed.csv"
+    """Put one row in the place of that of the same cell, and print it."""
     rows = read()
     rows[tuple(map(str, values[:4]))] = [str(value) for value in values]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as lines:
-        csv.writer(lines, lineterminator="\n").writerows([FIELDS, *rows.values()])
+    write_table(BY_SEED, FIELDS, rows.values())
     print(*values, sep=", ", flush=True)
 
 
 def read() -> dict[tuple[str, ...], list[str]]:
     """The recorded rows by networks, attack, number of storages and seed."""
-    path = RESULTS / "storages_by_seed.csv"
-    if not path.exists():
+    if not BY_SEED.exists():
         return {}
-    with path.open(newline="", encoding="utf-8") as lines:
+    with BY_SEED.open(newline="", encoding="utf-8") as lines:
         _, *rows = csv.reader(lines)
     return {tuple(row[:4]): row for row in rows}
 
@@ -158,7 +158,7 @@ def figure(_: Options) -> None:
         above = [one.high - one.value for one in known.values()]
         axis.errorbar(list(known), middle, (below, above), fmt="o-", capsize=3, label=f"{attack}, {networks}")
         for count, one in known.items():
-            lines.setdefault(count, {})[networks, attack] = f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]"
+            lines.setdefault(count, {})[networks, attack] = interval(one)
     floor = sum(floors.values()) / len(floors)
     axis.axhline(floor, color="grey", linestyle="--", label="the mean image")
     axis.set_xscale("log", base=2)
@@ -168,8 +168,7 @@ def figure(_: Options) -> None:
     with pyplot.rc_context({"svg.hashsalt": "privkit"}):
         picture.savefig(FIGURE, metadata={"Date": None})
     table = [[str(count), *(lines[count].get(one, "") for one in series)] for count in sorted(lines)]
-    with (RESULTS / "storages.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator="\n").writerows([heading, *table])
+    write_table(RESULTS / "storages.csv", heading, table)
     print(f"{FIGURE}; SSIM of the mean image {floor:.3f}")
 
 

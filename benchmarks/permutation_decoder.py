@@ -13,21 +13,14 @@ from dataclasses import dataclass, replace
 from time import process_time
 from typing import Any, Literal
 
-import numpy as np
-import torch
+from digits import SHAPE, cells, defended_query, frozen_vit, scores, shuffled_digits
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Query, QueryResult, View
+from privkit.attacks.base import Query, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.floors import MeanImage
-from privkit.attacks.scores.image import mse, ssim
-from privkit.domains.images.domain import Images
-from privkit.domains.images.embedded import Digits
-from privkit.models.vit import Vit
 from privkit.parts.registry import parse
-from privkit.reports.seed_intervals import over_values
-from privkit.reports.tables import interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +37,6 @@ class Options:
     cut: str = "block1"
     batch: int = 50
     victims: int = 500
-
-
-def defended(defense: Any, patch: int, cut: str, seed: int) -> Query:
-    """Query of a frozen random client behind a defense."""
-    lower = Vit(patch=patch, cut=cut).build(Images(shape=(1, 28, 28)), 10, positions=False, seed=seed).lower.eval()
-
-    @torch.no_grad()
-    def query(images: Tensor, draws: Generator) -> QueryResult:
-        smashed = lower(images).unsqueeze(0)
-        release, _ = defense.apply(smashed, torch.zeros(1, len(images), dtype=torch.int64), draws)
-        return QueryResult(
-            view=View(round=0, smashed=release.smashed.flatten(0, 1)), members=torch.arange(len(images)).unsqueeze(1)
-        )
-
-    return query
 
 
 def views_of(images: Tensor, query: Query, batch: int, seed: int) -> list[View]:
@@ -80,29 +58,24 @@ def seconds_an_epoch(attack: BlackBox, views: list[View], knowledge: ImageObserv
 
 def main(given: Options) -> None:
     """Print the table."""
-
-    pool = Digits().open(None, download=False, train_images=5_000).train
-    images = pool.take(np.random.default_rng(0).permutation(len(pool))).x
+    images = shuffled_digits().x
     private, public = images[:4_000], images[4_000:]
     own, others = (private, public) if given.auxiliary == "training" else (public, private)
     judged = {"unseen": others[: given.victims], "learned from": own[: given.victims]}
     defense = parse("defenses", given.defense).spec
 
     print(
-        f"\n{given.defense}, patch {given.patch}, cut {given.cut}, {len(own)} auxiliary images, batch {given.batch}, ",
-        end="",
+        f"\n{given.defense}, patch {given.patch}, cut {given.cut}, {len(own)} auxiliary images, batch {given.batch}, "
+        f"augment={given.augment}, seeds {given.seeds}, {given.victims} images judged\n"
     )
-    print(f"augment={given.augment}, seeds {given.seeds}, {given.victims} images judged\n")
     print("| decoder | CPU s | epochs | SSIM, unseen | MSE, unseen | SSIM, learned from | MSE, learned from |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in ("mean image", *given.decoders):
         for budget in given.budgets if name != "mean image" else [0.0]:
             rows: list[list[float]] = []
             for seed in given.seeds:
-                query = defended(defense, given.patch, given.cut, seed)
-                knowledge = ImageObservation(
-                    image_shape=(1, 28, 28), batch_size=given.batch, auxiliary=own, query=query
-                )
+                query = defended_query(frozen_vit(given.patch, given.cut, seed, positions=False), defense)
+                knowledge = ImageObservation(image_shape=SHAPE, batch_size=given.batch, auxiliary=own, query=query)
                 messages = {what: views_of(x, query, given.batch, seed) for what, x in judged.items()}
                 views = messages["unseen"] + messages["learned from"]
                 attack: Any = MeanImage()
@@ -111,18 +84,9 @@ def main(given: Options) -> None:
                     attack = BlackBox(decoder=name, augment=given.augment)  # type: ignore[arg-type]
                     epochs = max(1, round(budget / seconds_an_epoch(attack, views, knowledge)))
                     attack, start = replace(attack, epochs=epochs), process_time()
-                guess = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)).images.numpy()
+                guess = attack.run(replace(knowledge, views=views), Generator().manual_seed(seed)).images
                 row = [process_time() - start, float(epochs)]
-                for truth, part in zip(judged.values(), np.split(guess, [given.victims]), strict=True):
-                    row += [float(f(truth.numpy(), part, data_range=1.0).mean()) for f in (ssim, mse)]
+                for truth, part in zip(judged.values(), guess.tensor_split([given.victims]), strict=True):
+                    row += reversed(scores(part, truth))
                 rows.append(row)
-            print(f"| {name} | {_row(np.array(rows))} |", flush=True)
-
-
-def _row(rows: np.ndarray) -> str:
-    """Cells of a table row: means over seeds; SSIM and MSE with Student intervals if there are several seeds."""
-    cells = [f"{rows[:, 0].mean():.0f}", f"{rows[:, 1].mean():.0f}"]
-    for column, digits in zip(rows[:, 2:].T, (3, 4, 3, 4), strict=True):
-        one = f"{column[0]:.{digits}f}"
-        cells.append(interval(over_values(list(column), 0.95), digits) if len(column) > 1 else one)
-    return " | ".join(cells)
+            print(f"| {name} | {cells(rows, (0, 0, 3, 4, 3, 4))} |", flush=True)

@@ -10,20 +10,18 @@ too.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from audits import defended, timed_rows
+from cells import append, read_lines
 from run import machine, titled
-from strongest import Clock, read_lines, without_controls
 
-from privkit.audit.run import run_audit
 from privkit.reports.schema import Row
 from privkit.settings.config import AuditConfig
-from privkit.settings.resolve import resolve
 
 LINES = Path(__file__).resolve().parent / "results" / "inversion" / "recovered.jsonl"
 MEASURES = ("mse", "ssim", "identified", "f_sim", "lpips")
@@ -58,8 +56,9 @@ class Options:
 
 
 def audits(options: Options) -> Iterator[tuple[list[_Cell], AuditConfig]]:
-    """For each model and seed: the missing cells, and an audit that measures them, without the undefended model."""
-    had = [{name: one[name] for name in ("data", "model", "defense", "attack", "seed", "budget")} for one in finished()]
+    """The missing cells of one model, and their audit, which leaves out the undefended twin."""
+    lines = read_lines(LINES)
+    had = [{name: one[name] for name in ("data", "model", "defense", "attack", "seed", "budget")} for one in lines]
     for seed, data, model, defense in product(options.seeds, options.data, options.model, options.defense):
         title, dataset = titled(data)
         of = {"data": title, "model": model, "defense": defense}
@@ -67,13 +66,8 @@ def audits(options: Options) -> Iterator[tuple[list[_Cell], AuditConfig]]:
         if missing := [cell for cell in cells if cell not in had]:
             asked = {"dataset": dataset, "model": model, "defense": defense, "budget": options.budget, "threads": 1}
             asked |= {"attack": [cell["attack"] for cell in missing], "features": options.features}
-            config = resolve(asked | ({} if options.data_root is None else {"data_root": options.data_root}))
-            yield missing, replace(config, defenses=config.defenses[-1:], seeds=(seed,))
-
-
-def finished() -> list[_Cell]:
-    """The lines of finished cells."""
-    return read_lines(LINES)
+            root = {} if options.data_root is None else {"data_root": options.data_root}
+            yield missing, defended(asked | root, seed)
 
 
 def line(row: Row) -> _Cell:
@@ -92,15 +86,11 @@ def line(row: Row) -> _Cell:
 def main(options: Options) -> None:
     """Run the missing cells, and append their lines."""
     for cells, config in audits(options):
-        clock = Clock()
-        with without_controls():
-            rows = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock).rows
-        clock.stage("")
-        for cell, row in zip(cells, rows, strict=True):
+        timed = timed_rows(config, Path(options.out) / config.fingerprint)
+        for cell, (row, seconds) in zip(cells, timed, strict=True):
             where = machine(1)
-            found = cell | line(row) | {"cpu_seconds": round(clock.of(row), 1)}
+            found = cell | line(row) | {"cpu_seconds": round(seconds, 1)}
             found |= {key: where[key] for key in ("commit", "date", "processor", "torch")}
-            with LINES.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(found, ensure_ascii=False) + "\n")
+            append(LINES, found)
             shown = (*cell.values(), *(found.get(name) for name in (*MEASURES, "reason", "cpu_seconds")))
             print(*shown, flush=True)

@@ -111,24 +111,16 @@ def guesses() -> tuple[list[str], list[list[str]]]:
 
 
 def breaks() -> tuple[list[str], list[list[str]]]:
-    """Table with the outcome of each setting: the adversary's best attack, its identified share, and its cost."""
-    registered = read_registry()
-    rows = []
+    """For each setting: the attack that counts for each adversary, what it identified, and what it cost."""
+    registered, rows = read_registry(), []
+    places = {model: place for place, model in enumerate(AUTO_THREAT_MODELS)}
     for dataset, found in datasets(registered).items():
         for defense in sorted({one.defense for one in found}):
             here = [one for one in found if one.defense == defense]
-            models = sorted(
-                here,
-                key=lambda one: (
-                    AUTO_THREAT_MODELS.index(one.threat_model) if one.threat_model in AUTO_THREAT_MODELS else 9
-                ),
-            )
+            models = sorted(here, key=lambda one: places.get(one.threat_model, len(places)))
             for (outcome, *told), alike in grouped(models, lambda one: _outcome(one, registered)).items():
-                names = (
-                    "all"
-                    if len(alike) == len(AUTO_THREAT_MODELS)
-                    else ", ".join(threat_name(one.threat_model) for one in alike)
-                )
+                names = ", ".join(threat_name(one.threat_model) for one in alike)
+                names = "all" if len(alike) == len(AUTO_THREAT_MODELS) else names
                 rows.append([dataset, f"`{defense}`", _accuracy(here[0]), outcome, names, *told])
     heading = ["dataset", "setting", "accuracy (undefended)", "outcome", "adversary", "attack", "identified"]
     return [*heading, "rounds of queries", "CPU s"], rows

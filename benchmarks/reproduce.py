@@ -7,13 +7,11 @@ with the missing cells.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from time import process_time
 
-from run import machine
+from cells import append, read_lines, today
 
 from privkit.papers import PAPERS
 from privkit.papers.reproduce import measure_cell, needed_cells
@@ -40,12 +38,11 @@ class Options:
 def main(options: Options) -> None:
     """Run the missing cells, and append a line for each."""
     record = Path(options.record_to)
-    record.touch()
     named = [tuple(one.split(":", 1)) for one in options.table or ()]
     named = named or [(name, table) for name in PAPERS for table in tables(name)]
     planned = {(name, table): needed_cells(name, table, "tiny") for name, table in named}
     for (name, table), cells in sorted(planned.items(), key=lambda item: 0 if options.table else len(item[1])):
-        lines = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
+        lines = read_lines(record)
         done = {line["configuration"] for line in lines if (line["paper"], line["table"]) == (name, table)}
         seconds = {line["configuration"]: line["seconds"] for line in lines}  # several tables share a cell
         for one in cells:
@@ -60,10 +57,8 @@ def main(options: Options) -> None:
                 **row,
                 "configuration": configuration,
                 "seconds": seconds.get(configuration, round(process_time() - started, 1)),
-                "machine": machine(1)["processor"],
-                "date": datetime.now(UTC).date().isoformat(),
+                **today(),
             }
-            with record.open("a", encoding="utf-8") as results:
-                results.write(json.dumps(line, ensure_ascii=False) + "\n")
+            append(record, line)
         if cells:
             print(name, table, flush=True)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import process_time
 
-import numpy as np
 import torch
+from digits import SHAPE, scores, shuffled_digits
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import QueryResult, View
@@ -30,8 +30,6 @@ from privkit.attacks.inversion.fora import FORA
 from privkit.attacks.inversion.pcat import PCAT
 from privkit.attacks.inversion.sdar import SDAR
 from privkit.attacks.inversion.unsplit import UnSplit
-from privkit.attacks.scores.image import mse, ssim
-from privkit.domains.images.embedded import Digits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +56,6 @@ class Options:
 
 Law = Callable[[Tensor, Generator], Tensor]
 """A defense as a function of releases and a source of random numbers."""
-
-
-def split() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Private images and labels, auxiliary images and labels."""
-    pool = Digits().open(None, download=False, train_images=5_000).train
-    batch = pool.take(np.random.default_rng(0).permutation(len(pool)))
-    return batch.x[:4_000], batch.y[:4_000], batch.x[4_000:], batch.y[4_000:]
 
 
 def trained(images: Tensor, labels: Tensor, epochs: int, seed: int) -> tuple[nn.Module, nn.Module, list[nn.Module]]:
@@ -98,11 +89,11 @@ def defended(smashed: Tensor, draws: Generator, *, defense: str, scale: float) -
 
 
 def main(options: Options) -> None:
-
-    images, labels, auxiliary, auxiliary_labels = split()
+    every = shuffled_digits()
+    (images, auxiliary), (labels, auxiliary_labels) = every.x.split([4_000, 1_000]), every.y.split([4_000, 1_000])
     print("| Defense | Seed | Server's accuracy | Attack | MSE on [0, 1] | SSIM | CPU s |", flush=True)
     print("|---|---|---|---|---|---|---|", flush=True)
-    truth = images[: options.victims].numpy()
+    truth = images[: options.victims]
     for defense in options.defenses:
         for seed in options.seeds:
             lower, upper, history = trained(images, labels, options.train_epochs, seed)
@@ -115,11 +106,11 @@ def main(options: Options) -> None:
 
             def query(own: Tensor, draws: Generator, lower: nn.Module = lower, law: Law | None = law) -> QueryResult:
                 sent = lower(own) if law is None else law(lower(own), draws)
-                return QueryResult(view=View(round=0, smashed=sent), members=torch.arange(len(own)).unsqueeze(1))
+                return QueryResult.row_by_row(View(round=0, smashed=sent))
 
             recorded = [View(round=0, smashed=smashed, labels=labels[: options.recorded])]
             victims = [View(round=0, smashed=smashed[: options.victims], labels=labels[: options.victims])]
-            bare = ImageObservation(image_shape=(1, 28, 28), batch_size=50, auxiliary=auxiliary)
+            bare = ImageObservation(image_shape=SHAPE, batch_size=50, auxiliary=auxiliary)
             server = replace(
                 bare, auxiliary_labels=auxiliary_labels, upper=upper, upper_history=history, imitate=law, views=recorded
             )
@@ -139,9 +130,9 @@ def main(options: Options) -> None:
                 mounted["UnSplit, reduced (knows the architecture)"] = (UnSplit(), architecture)
             for name, (attack, knowledge) in mounted.items():
                 start = process_time()
-                guess = attack.run(knowledge, Generator().manual_seed(seed)).images[: options.victims].numpy()
+                guess = attack.run(knowledge, Generator().manual_seed(seed)).images[: options.victims]
                 spent = process_time() - start
-                error, likeness = mse(truth, guess, data_range=1.0).mean(), ssim(truth, guess, data_range=1.0).mean()
+                error, likeness = scores(guess, truth)
                 print(
                     f"| {defense} | {seed} | {right:.3f} | {name} | {error:.4f} | {likeness:.3f} | {spent:.0f} |",
                     flush=True,

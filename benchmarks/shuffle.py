@@ -5,12 +5,11 @@
 Times are medians of wall time at the paper's size: 50 images, 196 tokens per image, 512 channels.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 from time import perf_counter
 
 import torch
+from timing import seconds
 from torch import Generator, Tensor
 
 from privkit.defenses import BatchShuffle
@@ -42,20 +41,8 @@ def looped(tokens: Tensor, generator: Generator) -> Tensor:
     return torch.stack(out)
 
 
-def timed(work: Callable[[], object], rounds: int) -> float:
-    """Median wall milliseconds of `work` over these rounds."""
-    work()
-    times = []
-    for _ in range(rounds):
-        start = perf_counter()
-        work()
-        times.append(1e3 * (perf_counter() - start))
-    return median(times)
-
-
 def main(options: Options) -> None:
-    """Print the median times of both ways, and their ratio."""
-
+    """Print medians and their ratio."""
     generator = Generator().manual_seed(0)
     tokens = torch.randn(BATCH, TOKENS, WIDTH, generator=generator)
     message, labels, defense = tokens.unsqueeze(0), torch.zeros(1, BATCH), BatchShuffle(keep=KEEP)
@@ -65,9 +52,9 @@ def main(options: Options) -> None:
         defense.apply(trained, labels, generator)[0].smashed.backward(message)
         trained.grad = None
 
-    gather = timed(lambda: defense.apply(message, labels, generator), options.rounds)
-    loop = timed(lambda: looped(tokens, generator), max(3, options.rounds // 10))
-    both = timed(forward_backward, options.rounds)
+    gather = 1e3 * seconds(lambda: defense.apply(message, labels, generator), options.rounds, perf_counter)
+    loop = 1e3 * seconds(lambda: looped(tokens, generator), max(3, options.rounds // 10), perf_counter)
+    both = 1e3 * seconds(forward_backward, options.rounds, perf_counter)
     print(
         f"torch {torch.__version__}, {torch.get_num_threads()} threads, B={BATCH}, N={TOKENS}, D={WIDTH}, keep={KEEP}"
     )

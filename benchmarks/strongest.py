@@ -11,24 +11,19 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import process_time
 from typing import Any
-from unittest.mock import patch
 
+from audits import timed_rows
+from cells import append, read_lines
 from run import machine
 
-from privkit.audit.goals.context import AttackContext
-from privkit.audit.run import run_audit
 from privkit.defenses import DEFENSES
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.strongest import falls
-from privkit.run.progress import Progress
 from privkit.settings.config import AuditConfig
 from privkit.settings.quick_attacks import AUTO_THREAT_MODELS, TABLE
 from privkit.settings.resolve import resolve
@@ -64,28 +59,6 @@ class Options:
     measure: bool = True
 
 
-class Clock(Progress):
-    """Measures the CPU seconds of each stage of a run, by the stage's name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._name, self._start = "", process_time()
-
-    def stage(self, name: str, unit: str = "epochs") -> None:
-        """Begin a stage: note the time of the stage before."""
-        self.seconds[self._name] = process_time() - self._start
-        self._name, self._start = name, process_time()
-
-    def of(self, row: Row) -> float:
-        """CPU seconds of the attack in this row of an audit."""
-        return self.seconds.get(f"attack {row.attack} on {row.defense}, seed {row.seed}", 0.0)
-
-
-def without_controls() -> AbstractContextManager[object]:
-    """Context in which audits run no control experiments, which take longer than an attack and change no guess."""
-    return patch.object(AttackContext, "controls", lambda context, mount, **of: ())
-
-
 def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[AuditConfig]:
     """An audit for each defense and seed, with the attacks that were not run yet, without the undefended model."""
     had = {(line["defense"], line["attack"], line["seed"], line["budget"]) for line in done}
@@ -96,16 +69,6 @@ def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[AuditCo
                 config = resolve({"defense": name, "attack": missing, "budget": options.budget, "threads": 1})
                 defense = next(one for one in config.defenses if name.startswith("none") or one.name != "none")
                 yield replace(config, defenses=(defense,), seeds=(seed,))
-
-
-def measured(config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
-    """Run one audit without control experiments, and return a line for each cell, with the attack's CPU seconds."""
-    clock = Clock()
-    with without_controls():
-        run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
-    clock.stage("")
-    for row in run.rows:
-        yield line(row, options.budget, clock.of(row))
 
 
 def line(row: Row, budget: str, seconds: float) -> dict[str, Any]:
@@ -120,11 +83,6 @@ def line(row: Row, budget: str, seconds: float) -> dict[str, Any]:
         found |= {"reason": row.reason}
     where = machine(1)
     return found | {"cpu_seconds": round(seconds, 1), **{key: where[key] for key in ("commit", "date", "processor")}}
-
-
-def read_lines(path: Path = RUNS) -> list[dict[str, Any]]:
-    """The lines of finished cells."""
-    return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
@@ -189,10 +147,10 @@ def _summary(defense: str, attack: str, runs: Sequence[dict[str, Any]], under: S
 
 
 def main(options: Options) -> None:
-    """Run the missing cells, append their lines, and write the table."""
-    for config in audits(options, read_lines()) if options.measure else ():
-        for found in measured(config, options):
-            with RUNS.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps(found, ensure_ascii=False) + "\n")
+    """Run what is missing, append it, and write the table."""
+    for config in audits(options, read_lines(RUNS)) if options.measure else ():
+        for row, seconds in timed_rows(config, Path(options.out) / config.fingerprint):
+            found = line(row, options.budget, seconds)
+            append(RUNS, found)
             print(found["defense"], found["attack"], found["seed"], found.get("ssim", found.get("reason")), flush=True)
-    TABLE.write_text(table(read_lines()), encoding="utf-8")
+    TABLE.write_text(table(read_lines(RUNS)), encoding="utf-8")

@@ -17,19 +17,16 @@ from time import perf_counter, process_time
 from typing import Any
 
 import torch
-from limits import PEAKS, card_of, training_round
+from limits import CLASSES, PEAKS, SHAPE, built, card_of, training_round
 from torch import Generator, Tensor, nn
 
-from privkit.defenses.cutmix import RandomCutMix
-from privkit.defenses.none import NoDefense
 from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.partition import Iid
 from privkit.parts.registry import parse
-from privkit.training import Checkpoint, Clients, SplitProtocol, TrainingSpec, train
+from privkit.training import Checkpoint, TrainingSpec, train
 from privkit.training.graph import Graphed
 
-SHAPE, CLASSES = (3, 32, 32), 10
 Work = Callable[[], float | None]
 """Function that runs one epoch. It may return the epoch's seconds; otherwise, the whole call is timed."""
 Compiled = Mapping[str, Any] | None
@@ -154,6 +151,21 @@ def looped(name: str, images: Batch, batch: int, clients: int) -> Work:
     return epoch
 
 
+def learner(
+    name: str, images: Batch, each: int, clients: int, group: int, compiled: Compiled = None
+) -> Callable[[int, Callable[[int, int, float], None]], tuple[float, ...]]:
+    """privkit's training loop for so many epochs, with a function that hears of every epoch; gives the losses."""
+    edge, upper = (side.to(images.x.device) for side in built(name, clients, group))
+    shares = Iid().assign(images.y.cpu(), clients, 0)
+    compile_if(compiled, edge.lowers, upper)
+
+    def learn(epochs: int, report: Callable[[int, int, float], None]) -> tuple[float, ...]:
+        spec, checkpoint = TrainingSpec(batch_size=each), Checkpoint(None, report)
+        return train(edge, upper, images, spec, epochs=epochs, seed=0, shares=shares, checkpoint=checkpoint).curve
+
+    return learn
+
+
 def privkit(
     name: str,
     images: Batch,
@@ -163,33 +175,12 @@ def privkit(
     compiled: Compiled = None,
     captured: bool = False,
 ) -> Work:
-    """Function that runs one epoch of privkit; if `captured`, three, of which the last is timed."""
-    device = images.x.device
-    defense = RandomCutMix(group=group, patch=1 if name == "vgg16" else None) if group > 1 else NoDefense()
-    split = parse("models", name).spec.build(Images(shape=SHAPE), CLASSES, positions=True, seed=0)
-    edge = Clients.build(
-        split.lower, defense, Images(shape=SHAPE), classes=CLASSES, seed=0, protocol=SplitProtocol(clients=clients)
-    ).to(device)
-    upper, spec = split.upper.to(device), TrainingSpec(batch_size=batch // clients)
-    shares = Iid().assign(images.y.cpu(), clients, 0)
-    compile_if(compiled, edge.lowers, upper)
+    """One epoch of privkit's loop; captured, the third of a training, since the first one captures the step."""
+    learn = learner(name, images, batch // clients, clients, group, compiled)
 
     def epoch() -> float | None:
-        ended = []
-
-        def noted(done: int, total: int, value: float) -> None:
-            ended.append(perf_counter())
-
-        train(
-            edge,
-            upper,
-            images,
-            spec,
-            epochs=3 if captured else 1,
-            seed=0,
-            shares=shares,
-            checkpoint=Checkpoint(None, noted),
-        )
+        ended: list[float] = []
+        learn(3 if captured else 1, lambda done, total, value: ended.append(perf_counter()))
         return ended[-1] - ended[-2] if captured else None
 
     return epoch

@@ -8,8 +8,6 @@ and these hundred images are attacked; the adversary has 600 other images. The s
 with random weights. A run appends a line to results/mixing/runs.jsonl, and is not repeated if its line exists.
 """
 
-import csv
-import json
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,15 +15,15 @@ from statistics import mean
 from time import process_time
 from typing import Any
 
-import numpy as np
 import torch
+from cells import append, read_lines, write_table
+from digits import SHAPE, shuffled_digits
 from noise import over_seeds
 from run import machine
 from torch import Generator
 
 from privkit.attacks.goals.reconstruct import ImageObservation, score
 from privkit.domains.images.domain import Images
-from privkit.domains.images.embedded import Digits
 from privkit.parts.registry import parse
 from privkit.shared.measures import measure
 from privkit.training import Clients, SplitProtocol
@@ -33,7 +31,7 @@ from privkit.wire.channel import black_box_query, record_rounds, shared_lower
 
 RUNS = Path(__file__).parent / "results" / "mixing" / "runs.jsonl"
 WHITE_BOX_EPOCHS = 4
-SHAPE, CLIENTS, BATCH, OWN = (1, 28, 28), 10, 10, 600
+CLIENTS, BATCH, OWN = 10, 10, 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +64,8 @@ class Options:
 
 
 def attacked(defense: str, name: str, seed: int) -> dict[str, float]:
-    """Run one attack: its MSE and SSIM, those of the mean image, and CPU seconds."""
-    pool = Digits().open(None, download=False, train_images=5_000).train
-    images = pool.take(np.random.default_rng(seed).permutation(5_000))
+    """MSE and SSIM of one attack, the mean image's, and CPU seconds."""
+    images = shuffled_digits(seed)
     victims, own = images[: CLIENTS * BATCH], images[5_000 - OWN :]
     spec, attack = parse("defenses", defense).spec, parse("attacks", name).spec
     model = parse("models", "vit_micro").spec.build(Images(shape=SHAPE), 10, positions=True, seed=seed)
@@ -97,7 +94,7 @@ def attacked(defense: str, name: str, seed: int) -> dict[str, float]:
 
 def tables() -> None:
     """Write the tables of results/mixing: a row for each defense, a column for each attack."""
-    lines = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()]
+    lines = read_lines(RUNS)
     for name, attack, metric in (
         ("ssim", "unmix", "ssim"),
         ("mse", "unmix", "mse"),
@@ -107,22 +104,21 @@ def tables() -> None:
         if attack == "white_box":
             kept = [line for line in kept if line["passes"]]
         columns = list(dict.fromkeys(line["attack"] for line in sorted(kept, key=lambda line: line["passes"])))
-        with (RUNS.parent / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            table = csv.writer(file, lineterminator="\n")
-            table.writerow(["defense", "epochs", "seeds", "mean image", *(f"`{name}`" for name in columns)])
-            for defense, epochs in dict.fromkeys((line["defense"], line["epochs"]) for line in kept):
-                own = [line for line in kept if (line["defense"], line["epochs"]) == (defense, epochs)]
-                seeds = sorted({line["seed"] for line in own})
-                cells = [[line[metric] for line in own if line["attack"] == name] for name in columns]
-                floor = f"{mean(line[f'floor_{metric}'] for line in own):.3f}"
-                shown = (over_seeds(values, measure(metric).within) if values else "–" for values in cells)
-                table.writerow([f"`{defense}`", str(epochs), " ".join(map(str, seeds)), floor, *shown])
+        table = []
+        for defense, epochs in dict.fromkeys((line["defense"], line["epochs"]) for line in kept):
+            own = [line for line in kept if (line["defense"], line["epochs"]) == (defense, epochs)]
+            seeds = sorted({line["seed"] for line in own})
+            cells = [[line[metric] for line in own if line["attack"] == column] for column in columns]
+            floor = f"{mean(line[f'floor_{metric}'] for line in own):.3f}"
+            shown = (over_seeds(values, measure(metric).within) if values else "–" for values in cells)
+            table.append([f"`{defense}`", str(epochs), " ".join(map(str, seeds)), floor, *shown])
+        heading = ["defense", "epochs", "seeds", "mean image", *(f"`{column}`" for column in columns)]
+        write_table(RUNS.parent / f"{name}.csv", heading, table)
 
 
 def main(options: Options) -> None:
-    """Run the missing cells, append their lines, and write the tables."""
-    RUNS.parent.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()] if RUNS.exists() else []
+    """Run what is missing, and write the tables."""
+    done = read_lines(RUNS)
     for seed, name, defense in product(options.seeds, options.attacks, options.defenses):
         for passes in (0,) if name == "black_box" else options.passes:
             epochs = WHITE_BOX_EPOCHS if name == "white_box" else options.epochs
@@ -133,8 +129,7 @@ def main(options: Options) -> None:
                 continue
             mounted = f"{attack}{',' if passes else ':'}epochs={epochs}"
             line = key | attacked(defense, mounted, seed) | machine(torch.get_num_threads())
-            with RUNS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            append(RUNS, line)
             print(f"{defense:36} {attack:20} seed {seed}  MSE {line['mse']:.4f}  SSIM {line['ssim']:.3f}", flush=True)
             tables()
     tables()

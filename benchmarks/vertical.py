@@ -8,19 +8,15 @@ results. Control experiments are left out.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
+from audits import defended, timed_rows
+from cells import append, read_lines
 from run import machine
-from strongest import Clock
-
-from privkit.audit.goals.context import AttackContext
-from privkit.audit.run import run_audit
-from privkit.settings.resolve import resolve
 
 RUNS = Path(__file__).resolve().parent / "results" / "vertical" / "runs.jsonl"
 WORK = "victims=50,epochs=15,attack_epochs=10,attack_doublings=0"
@@ -70,8 +66,8 @@ def chained(defense: str) -> str:
 
 
 def audited(dataset: str, adversary: str, defense: str, seed: int) -> list[dict[str, Any]]:
-    """Run one audit, and return a line for each attack."""
-    party, clock = adversary == "party", Clock()
+    """The rows of one audit."""
+    party = adversary == "party"
     attacks = [one for one in ATTACKS[adversary] if dataset != "digits" or one != SERVER_ON_TABLES]
     given = {
         "dataset": dataset,
@@ -80,17 +76,14 @@ def audited(dataset: str, adversary: str, defense: str, seed: int) -> list[dict[
         "attack": attacks,
         "budget": SIZES[dataset],
         "training": "learning_rate=.003",
-        "seed": [seed],
         "threads": 1,
     }
-    config = resolve(given | ({"parts": "part_1"} if party else {}))
-    config = replace(config, defenses=config.defenses[-1:])  # without the undefended model
+    config = defended(given | ({"parts": "part_1"} if party else {}), seed)
     of: dict[str, Any] = {"dataset": dataset, "adversary": adversary, "defense": defense, "seed": seed}
-    with TemporaryDirectory() as folder, patch.object(AttackContext, "controls", lambda context, mount, **how: ()):
-        rows = run_audit(config, out=f"{folder}/run", progress=clock).rows
-    clock.stage("")
+    with TemporaryDirectory() as folder:
+        rows = timed_rows(config, Path(folder) / "run")
     found = []
-    for attack, row in zip(attacks, rows, strict=True):
+    for attack, (row, seconds) in zip(attacks, rows, strict=True):
         recovered = row.recovered.get("unaligned", {})
         values = {name: row.answers[name].value for name in MEASURED if name in row.answers}
         values |= {name: recovered[name].value for name in RECOVERED if name in recovered}
@@ -98,7 +91,7 @@ def audited(dataset: str, adversary: str, defense: str, seed: int) -> list[dict[
             constant = [guess["unaligned"][name].value for guess in _constant(row.floors) if name in guess["unaligned"]]
             values |= {f"floor_{name}": max(constant)} if name in recovered else {}
         accuracy = {} if row.accuracy is None else {"accuracy": row.accuracy.value}
-        spent = {"cpu_seconds": round(clock.of(row), 1)}
+        spent = {"cpu_seconds": round(seconds, 1)}
         found.append(
             {**of, "attack": attack, "status": row.status, "reason": row.reason, **values, **accuracy, **spent}
         )
@@ -111,16 +104,14 @@ def _constant(floors: dict[str, Any]) -> list[Any]:
 
 
 def main(options: Options) -> None:
-    """Run the missing audits, and append and print each line."""
-    there = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()] if RUNS.exists() else []
-    done = {(line["dataset"], line["adversary"], line["defense"], line["seed"]) for line in there}
+    """Measure what is missing, append it, and print each line."""
+    done = {(line["dataset"], line["adversary"], line["defense"], line["seed"]) for line in read_lines(RUNS)}
     where = machine(1)
     for seed, dataset, adversary in product(options.seeds, options.datasets, ATTACKS):
         for defense in DEFENSES[adversary]:
             if (dataset, adversary, defense, seed) in done:
                 continue
             lines = audited(dataset, adversary, defense, seed)
-            with RUNS.open("a", encoding="utf-8") as runs:
-                runs.writelines(json.dumps(line | where, ensure_ascii=False) + "\n" for line in lines)
+            append(RUNS, *(line | where for line in lines))
             for line in lines:
                 print(json.dumps(line, ensure_ascii=False), flush=True)

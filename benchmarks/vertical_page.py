@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections import Counter
 from typing import Any
 
+from cells import read_lines
 from vertical import ATTACKS, DEFENSES, RUNS, chained
 
 from privkit.reports.seed_intervals import over_values
@@ -73,9 +73,8 @@ def commands() -> str:
 
 
 def measured(dataset: str, adversary: str) -> tuple[list[str], list[list[str]]]:
-    """Table of results, a row per defense and a column per attack: means over seeds with 95 % Student intervals."""
-    runs = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
-    runs = [run for run in runs if (run["dataset"], run["adversary"]) == (dataset, adversary)]
+    """Defenses by attacks: means over seeds with 95 % Student intervals, the undefended split first."""
+    runs = [run for run in read_lines(RUNS) if (run["dataset"], run["adversary"]) == (dataset, adversary)]
     theirs = {part: line["defense"] for line in lines("defenses") for part in line["privkit"].split()}
     attacks = [one for one in ATTACKS[adversary] if any(run["attack"] == one for run in runs)]
     rows = []

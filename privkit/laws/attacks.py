@@ -175,11 +175,9 @@ def _sees_no_truth(mounted: Mounted) -> str:
             outputs.append(guesses_of(attack, found, VICTIMS, observation.image_shape).images)
         except NotApplicable as reason:
             return f"it cannot be mounted on images of its own kind: {one_line(reason)}"
-    return (
-        ""
-        if same(*outputs)
-        else "its guess changes if the private images behind the same views are replaced: it saw them"
-    )
+    if same(*outputs):
+        return ""
+    return "its guess changes if the private images behind the same views are replaced: it saw them"
 
 
 LAWS: dict[str, Callable[[Mounted], str]] = {

@@ -10,11 +10,13 @@ from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, NoMixing, 
 from privkit.accountants.spec.secrets import HiddenMask, has_secrets
 from privkit.accountants.spec.sensitivity import BoxLabels, Clamp, OneHot
 from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5
+from privkit.papers.contract import claimed
 from privkit.papers.dp_cutmixsl.claims import best_order, corollary_1, theorem_1
-from privkit.papers.dp_cutmixsl.setting import GroupRelease
+from privkit.papers.dp_cutmixsl.setting import GroupRelease, Mechanism
 from privkit.shared.certificate import Certificate
 
 PaperWithFormula = Literal["dp_cutmixsl", "accurate_sl"]
+_MECHANISMS: dict[type, Mechanism] = {NoMixing: "dp_sl", Mixup: "dp_mixsl", CutMix: "dp_cutmixsl"}
 TABLE_1_ORDER = 2.0  # the Rényi order in DP-CutMixSL's Table 1, which also fixes δ = .5
 
 
@@ -98,11 +100,7 @@ def _setting(mechanism: SplitMechanism) -> GroupRelease:
         else:
             raise ValueError("DP-CutMixSL has no formula for realized ratios")
     return GroupRelease(
-        mechanism="dp_sl"
-        if isinstance(mixing, NoMixing)
-        else "dp_mixsl"
-        if isinstance(mixing, Mixup)
-        else "dp_cutmixsl",
+        mechanism=_MECHANISMS[type(mixing)],
         sigma=mechanism.noise.smashed,
         sigma_labels=mechanism.noise.labels,
         dimensions=clip.dimensions,
@@ -131,16 +129,12 @@ def _accurate_sl(mechanism: SplitMechanism, delta: float) -> Certificate:
             raise ValueError("Table 11's Laplace rows are for outputs of tanh: give dimensions, clip_low and clip_high")
         claim = laplace_epsilon(clip.dimensions, scale, norm="l2") * (clip.high - clip.low) / 2
         truth = laplace_epsilon(clip.dimensions, scale, norm="l1") * (clip.high - clip.low) / 2
-        return Certificate(
-            kind="differential_privacy",
-            statement=f"Laplace mechanism as published: ε = {claim:.6g} for one release",
-            epsilon=claim,
-            delta=delta,
+        return claimed(
+            f"Laplace mechanism as published: ε = {claim:.6g} for one release",
+            claim,
+            delta,
             lower=truth if clip.dimensions == 1 else None,
             method="L2 diameter over the scale, as published",
-            relation="replace_one",
-            unit="record",
-            sound=clip.dimensions == 1,
             objection="" if clip.dimensions == 1 else f"Laplace noise needs the L1 diameter: pure ε is {truth:.6g}",
             source="accurate split learning, Table 11",
         )

@@ -9,7 +9,9 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+from privkit.shared.certificate import Certificate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +36,21 @@ class ComparedClaim:
     verdict: ClaimVerdict  # our verdict on the claim
     why: str  # the reason, in one sentence
     basis: Basis = "formula"  # source of `ours`
+
+
+def claimed(statement: str, epsilon: float, delta: float, *, objection: str = "", **more: Any) -> Certificate:
+    """A claim of differential privacy for replacing one record, as a certificate; sound if there is no objection."""
+    return Certificate(
+        kind="differential_privacy",
+        statement=statement,
+        epsilon=float(epsilon),
+        delta=float(delta),
+        relation="replace_one",
+        unit="record",
+        sound=not objection,
+        objection=objection,
+        **more,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from privkit.errors import UsageError
-from privkit.files.toml_text import parse_toml
 from privkit.papers import paper
 from privkit.papers.contract import Basis
 from privkit.papers.orderings import on_other_data, on_record
-from privkit.papers.values import PrintedValue, printed_values
+from privkit.papers.values import PrintedValue, paper_toml, printed_values
 
 State = Literal["run", "reduced", "formula", "print", "proxy", "configured", "reason"]
 """Evidence for a printed number, best first: our run of this quantity in the paper's setting; our run at reduced size;
@@ -128,8 +127,8 @@ class Coverage:
 @cache
 def coverage(name: str) -> Coverage:
     """Load the evidence that privkit has for every number that a paper prints, or the reason why there is none."""
-    text = (paper(name).folder / "coverage.toml").read_text(encoding="utf-8")
-    return Coverage(paper=name, entries=tuple(CoverageEntry(**entry) for entry in parse_toml(text)["entry"]))
+    entries = paper_toml("coverage.toml", paper(name).name)["entry"]
+    return Coverage(paper=name, entries=tuple(CoverageEntry(**entry) for entry in entries))
 
 
 def configuration(name: str, entry: CoverageEntry) -> Path:

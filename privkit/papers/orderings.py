@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from re import sub
 from typing import Any, Literal
 
 from privkit.errors import UsageError
-from privkit.files.toml_text import parse_toml
 from privkit.papers.further_seeds import CONFIDENCE, PILOT, judged_differences, needed_seeds
-from privkit.papers.values import printed
+from privkit.papers.values import paper_toml, printed
 from privkit.reports.schema import Row
 from privkit.run.records import read_rows as run_rows
 from privkit.shared.interval import Interval
@@ -109,12 +107,12 @@ class Judged:
 
 def orderings(paper: str) -> tuple[_Ordering, ...]:
     """Load the orderings ("A is more accurate than B") that a paper claims, from its file `orderings.toml`."""
-    return tuple(_Ordering(**entry) for entry in _toml(f"privkit.papers.{paper}", "orderings.toml").get("ordering", ()))
+    return tuple(_Ordering(**entry) for entry in paper_toml("orderings.toml", paper).get("ordering", ()))
 
 
 def on_other_data(method: str) -> bool:
     """Whether a method was run on the digits that ship with privkit, which no paper uses."""
-    return bool(_toml("privkit.papers", "methods.toml")[method]["dataset"] in ("digits", "tiny_digits"))
+    return bool(paper_toml("methods.toml")[method]["dataset"] in ("digits", "tiny_digits"))
 
 
 def needed(paper: str) -> dict[tuple[str, str], None]:
@@ -125,7 +123,7 @@ def needed(paper: str) -> dict[tuple[str, str], None]:
 def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
     """The quantities in a result row that a paper's orderings need. If methods name the row's attack, only the
     quantities of these methods count."""
-    methods = _toml("privkit.papers", "methods.toml")
+    methods = paper_toml("methods.toml")
     matching = [(name, quantity) for name, quantity in needed(paper) if _is(row, methods[name])]
     attacked = [(name, quantity) for name, quantity in matching if "attack" in methods[name]]
     return tuple(dict.fromkeys(quantity for _, quantity in attacked or matching))
@@ -134,7 +132,7 @@ def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     """Collect the values (accuracy or attack error) of each method of a paper, by seed, from rows of `audit_rows`.
     Raises `UsageError` if two rows give a method different values for one seed: their configurations differ."""
-    rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
+    rows, methods = list(rows), paper_toml("methods.toml")
     measurements = []
     for name, quantity in needed(paper):
         values: dict[int, float] = {}
@@ -273,9 +271,3 @@ def _is(row: Mapping[str, Any], method: Mapping[str, str]) -> bool:
 def without_protocol(defense: str) -> str:
     """A defense's label without its option `protocol`, which results hold in a separate field."""
     return sub(r"[:,]protocol=.*$", "", defense)
-
-
-@cache
-def _toml(package: str, name: str) -> dict[str, Any]:
-    file = files(package) / name
-    return parse_toml(file.read_text(encoding="utf-8")) if file.is_file() else {}

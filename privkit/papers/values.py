@@ -9,6 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from privkit.files.toml_text import parse_toml
+
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedValue:
@@ -22,6 +24,13 @@ class PrintedValue:
     unit: str  # unit of the number; for an error of images, also their range
     line: int  # the line of the paper's text with this value
     note: str  # words printed instead of a number; for a setting, why privkit's experiments use another value
+
+
+@cache
+def paper_toml(name: str, paper: str = "") -> dict[str, Any]:
+    """Read a TOML file in a paper's folder, by default in the folder of all papers; empty without such a file."""
+    file = files(f"privkit.papers.{paper}".rstrip(".")) / name
+    return parse_toml(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 @cache

@@ -26,9 +26,9 @@ from privkit.recording.records import check_alike, check_recorded_labels, record
 from privkit.recording.schema import FILE, Description, Network, description, description_file
 from privkit.recording.second_cut import OF_ROUND, second_cut
 
-_ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
+ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; all but `smashed` are optional."""
-_ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*_ROUND, *OF_ROUND))})")
+_ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*ROUND, *OF_ROUND))})")
 _MOST_SEATS = 1 << 26  # largest number of entries of `members`
 
 
@@ -249,7 +249,7 @@ def _of_round(name: str, rounds: int) -> bool:
 
 
 def _view(described: Description, number: int, tensors: Mapping[str, Tensor], here: Path) -> View:
-    given = {kind: tensors.get(f"round_{number}.{kind}") for kind in _ROUND}
+    given = {kind: tensors.get(f"round_{number}.{kind}") for kind in ROUND}
     smashed, rows = given["smashed"], described.batch_size * described.clients // described.mixed
     if smashed is None:
         raise DataError(f"{here}: tensor round_{number}.smashed is missing; rounds={described.rounds} need one each")

@@ -194,11 +194,8 @@ class Recorder:
                 raise UsageError(f"{side} is a torch.nn.Module, got a {type(module).__name__}; wrap it in a module")
         mine = None if own is None else _records(own, "own")
         mine_labels = None if own_labels is None else _kept(own_labels)
-        rounds, watched, left_out = (
-            list(self._rounds),
-            self.watched,
-            self.left_out,
-        )  # a user's hooks may record the replay
+        # copies, since a user's hooks may record the replay
+        rounds, watched, left_out = list(self._rounds), self.watched, self.left_out
         described |= _fields(described, len(rounds[0].smashed), clients, accuracy)
         notes = list(described.get("notes", []))
         of_pass = {kind: _one_pass(kind, [getattr(one, kind) for one in rounds], passes) for kind in ("x", "y")}
@@ -207,8 +204,8 @@ class Recorder:
             domain = _images(described.pop("image_shape", None), x, mine)
         views = [View(round=n, smashed=one.smashed, cut_gradient=one.gradient) for n, one in enumerate(rounds)]
         second = [
-            View(round=number, smashed=one.features, cut_gradient=one.sent_up)
-            for number, one in enumerate(rounds)
+            View(round=n, smashed=one.features, cut_gradient=one.sent_up)
+            for n, one in enumerate(rounds)
             if one.features is not None
         ]
         if len(second) not in (0, len(rounds)):

@@ -16,7 +16,7 @@ from privkit.errors import UsageError
 from privkit.files.paths import root
 from privkit.files.sealed import digests
 from privkit.files.storage import packed, write_bytes, write_record, writing
-from privkit.recording.read import Recording, read_recording
+from privkit.recording.read import ROUND, Recording, read_recording
 from privkit.recording.records import described_domain
 from privkit.recording.schema import FILE, RECORDING_VERSION
 from privkit.recording.second_cut import named
@@ -48,9 +48,7 @@ def write_recording(
         if any(os.scandir(folder)):
             raise UsageError(f"{folder} holds files already; name a new or empty folder for the recording")
     tensors: dict[str, Tensor | None] = {
-        f"round_{number}.{kind}": getattr(view, kind)
-        for number, view in enumerate(views)
-        for kind in ("smashed", "cut_gradient", "labels", "weights", "clients")
+        f"round_{number}.{kind}": getattr(view, kind) for number, view in enumerate(views) for kind in ROUND
     }
     for kind, pair in (("own", own), ("truth", truth)):
         tensors |= dict(zip((f"{kind}.{domain.name}", f"{kind}.labels"), pair, strict=True))
@@ -69,9 +67,7 @@ def write_recording(
         **{name: value for name, value in described.items() if value is not None},
     }
     segments = [fields[part] for part in ("lower", "upper") if isinstance(fields.get(part), dict)]
-    modules = {
-        str(segment.get("builder", "")).partition(":")[0] for segment in segments
-    }  # named by the caller, not by a file
+    modules = {str(segment.get("builder", "")).partition(":")[0] for segment in segments}  # named by the caller
     try:
         for name, data in content.items():
             write_bytes(folder / name, data)

@@ -20,7 +20,7 @@ _UNITS = {"M": 2**20, "G": 2**30}
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
-def must_be(what: str, fits: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _must_be(what: str, fits: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Make a function that returns a setting's value if it fits, and otherwise raises `UsageError` with `what`."""
 
     def checked(given: Any) -> Any:
@@ -33,29 +33,29 @@ def must_be(what: str, fits: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def as_folder(name: str) -> Callable[[Any], Path]:
     """Make a function that turns a setting into a folder; `~` is the user's home."""
-    checked = must_be(f"{name} must be the path of a folder", lambda given: isinstance(given, str | Path))
+    checked = _must_be(f"{name} must be the path of a folder", lambda given: isinstance(given, str | Path))
     return lambda given: Path(checked(given)).expanduser()
 
 
 def as_switch(name: str) -> Callable[[Any], Any]:
     """Make a function that checks that a setting is a bool."""
-    return must_be(f"{name} must be true or false", lambda given: isinstance(given, bool))
+    return _must_be(f"{name} must be true or false", lambda given: isinstance(given, bool))
 
 
 def as_count(name: str, most: int = 1024, least: int = 1) -> Callable[[Any], Any]:
     """Make a function that checks that a setting is a whole number from `least` to `most`."""
     what = f"{name} must be a whole number from {least} to {most}"
-    return must_be(what, lambda given: type(given) is int and least <= given <= most)
+    return _must_be(what, lambda given: type(given) is int and least <= given <= most)
 
 
-as_seconds = must_be(
+as_seconds = _must_be(
     "cell_seconds must be a number of seconds above 0", lambda given: type(given) in (int, float) and 0 < given < inf
 )
-as_delta = must_be(
+as_delta = _must_be(
     "delta must be a number in (0, 1), such as 1e-5", lambda given: isinstance(given, float) and 0 < given < 1
 )
-as_victims = must_be("victims must be private or test", lambda given: given in ("private", "test"))
-as_device = must_be(
+as_victims = _must_be("victims must be private or test", lambda given: given in ("private", "test"))
+as_device = _must_be(
     "device must be auto, cpu, cuda, or cuda:0, cuda:1, …",
     lambda given: isinstance(given, str) and re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", given),
 )
@@ -77,9 +77,8 @@ def as_options(what: str, given: Any) -> dict[str, Any]:
 
 def as_seeds(given: Any) -> tuple[int, ...]:
     """Check seeds, whole numbers from 0 to 2³² − 1, and drop duplicates; raises `UsageError` if a seed is invalid."""
-    seeds = as_many(given)
-    for seed in seeds:
-        must_be("a seed is a whole number from 0 to 2^32 - 1", lambda one: type(one) is int and 0 <= one < 2**32)(seed)
+    fits = _must_be("a seed is a whole number from 0 to 2^32 - 1", lambda one: type(one) is int and 0 <= one < 2**32)
+    seeds = [fits(seed) for seed in as_many(given)]
     if not seeds:
         raise UsageError("name at least one seed")
     return tuple(dict.fromkeys(seeds))
@@ -125,11 +124,8 @@ def as_gates(given: Any) -> tuple[Gate, ...]:
     """Parse gates: conditions on results, under which a run passes or fails."""
     from privkit.reports.gate import Gate, GateError, must_agree
 
-    texts = as_many(given)
-    for text in texts:
-        must_be("a gate is a text such as 'ssim<=0.4'", lambda given: isinstance(given, str) and len(given) <= LONGEST)(
-            text
-        )
+    fits = _must_be("a gate is a text such as 'ssim<=0.4'", lambda one: isinstance(one, str) and len(one) <= LONGEST)
+    texts = [fits(text) for text in as_many(given)]
     try:
         gates = tuple(map(Gate.parse, texts))
         must_agree(gates)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context
 from math import exp
+
+from privkit.shared.rounding import rounded_up
 
 PRIORS = (0.001, 0.01, 0.1)
 """False positive rates at which limits are given; for reconstruction, success probabilities without the release."""
@@ -42,16 +43,12 @@ class Limits:
     @property
     def sentence(self) -> str:
         """A sentence on the limits that no attack can exceed."""
-        found = ", ".join(f"{_up(self.at(rate))} at {rate:g}" for rate in PRIORS)
+        found = ", ".join(f"{rounded_up(self.at(rate), 3)} at {rate:g}" for rate in PRIORS)
         return (
-            f"no attack has an advantage above {_up(self.advantage)}, or a true positive rate above {found}. "
+            f"no attack has an advantage above {rounded_up(self.advantage, 3)}, or a true positive rate above {found}. "
             "The same limits hold for reconstruction: the second number is then the chance of a right guess by an "
             "adversary who does not see the release, but knows unprotected labels and all other records"
         )
-
-
-def _up(rate: float) -> str:
-    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(float(rate)))):.3g}"
 
 
 def of_use(epsilon: float, delta: float, limits: Limits | None) -> bool:

@@ -56,7 +56,7 @@ def test_the_table_names_attacks_that_exist_and_a_defense_once_a_model() -> None
 def test_the_table_is_what_its_committed_lines_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     strongest = import_module("strongest")
-    lines = strongest.read_lines()
+    lines = strongest.read_lines(strongest.RUNS)
     assert strongest.table(lines) == TABLE.read_text(encoding="utf-8")
     loser = {**lines[0], "attack": "white_box", "threat_model": "weights", "mse": 0.9, "falls": False}
     assert f"{loser['defense']},white_box,weights,," in strongest.table([*lines, loser])

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from privkit.accountants import validate
 from privkit.accountants.bounds import gaussian
 from privkit.papers import paper
-from privkit.papers.contract import ONE_RELEASE_ASSUMPTION
+from privkit.papers.contract import ONE_RELEASE_ASSUMPTION, claimed
 from privkit.shared.certificate import Certificate
 
 _Noise = Literal["independent", "backpropagated"]
@@ -66,18 +66,14 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificat
     if exact > claim:
         objection = f"the exact ε is {exact:.6g}"
         if claim > limit:
-            objection += f": the formula is proven for ε < 1; at this δ, it is no bound above ε = {limit:.5g}"
-    return Certificate(
-        kind="differential_privacy",
-        statement=f"Theorem 3.5 as published: ε = {claim:.6g} at δ = {delta:g} for one release",
-        epsilon=claim,
-        delta=float(delta),
+            objection += f": the formula is proven for ε < 1; at this δ it is no bound above {limit:.5g}"
+    return claimed(
+        f"Theorem 3.5 as published: ε = {claim:.6g} at δ = {delta:g} for one release",
+        claim,
+        delta,
+        objection=objection,
         lower=exact,
         method="classical Gaussian mechanism as published",
-        relation="replace_one",
-        unit="record",
-        sound=not objection,
-        objection=objection,
         quantities={"exact_epsilon": exact, "limit": limit, "mu": mu},
         assumptions=(
             f"one record's replacement moves the released values by at most {float(sensitivity):.6g} in L2",
@@ -113,16 +109,12 @@ def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
         "the proof assumes that the noise has the same density for two neighboring data sets, but backpropagated noise "
         "depends on the data and, with masks, has no density"
     )
-    return Certificate(
-        kind="differential_privacy",
-        statement=f"Theorem 3.7: ε = {epsilon:.6g} at δ = {delta:g} if the sensitivity is at most {mu:.6g} σ",
-        epsilon=float(epsilon),
-        delta=float(delta),
-        method="privacy loss above ε with probability δ",
-        relation="replace_one",
-        unit="record",
-        sound=noise == "independent",
+    return claimed(
+        f"Theorem 3.7: ε = {epsilon:.6g} at δ = {delta:g} if the sensitivity is at most {mu:.6g} σ",
+        epsilon,
+        delta,
         objection="" if noise == "independent" else objection,
+        method="privacy loss above ε with probability δ",
         quantities={"mu": mu},
         assumptions=("Gaussian noise that is independent of the data", f"an L2 sensitivity of at most {mu:.6g} σ"),
         source=f"{paper('accurate_sl').citation}, Theorem 3.7",

@@ -17,14 +17,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
-from privkit.files.toml_text import parse_toml
 from privkit.papers.accurate_sl.table_11 import row_of
 from privkit.papers.contract import ClaimVerdict, ComparedClaim
-from privkit.papers.values import printed
+from privkit.papers.values import paper_toml, printed
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 
-_FOLDER = "privkit.papers.accurate_sl"
 _CONFIDENCE = 0.95
 _DEFAULT = 0.7  # σ or b of a noise without a given scale
 _NOISES = ("gaussian_noise:", "laplace_noise:")
@@ -86,11 +84,6 @@ def _with_derivative(defense: str) -> str:
     return re.sub(r",variant=\w+|(?<=:)variant=\w+,", "", defense)
 
 
-@cache
-def _toml() -> dict[str, Any]:
-    return parse_toml((files(_FOLDER) / "effects.toml").read_text(encoding="utf-8"))
-
-
 def bounds_of(experiment: str, defense: str) -> dict[str, float]:
     """The ε of one release with a defense's noise, at the δ of the paper's Table 11: "published_epsilon" as printed
     there, and "sound_epsilon" exactly. The result is empty if the table has no row for the experiment."""
@@ -99,12 +92,10 @@ def bounds_of(experiment: str, defense: str) -> dict[str, float]:
         given = dict(option.split("=") for option in options.split(",") if option)
         if law in ("gaussian", "laplace"):
             scale = float(given.get("sigma", given.get("scale", _DEFAULT)))
-            row = row_of(_toml()["table_11"].get(experiment, ""), law, scale)
-            return (
-                {}
-                if row is None
-                else {"published_epsilon": row.epsilon, "sound_epsilon": row.certificate.quantities["exact_epsilon"]}
-            )
+            row = row_of(paper_toml("effects.toml", "accurate_sl")["table_11"].get(experiment, ""), law, scale)
+            if row is None:
+                return {}
+            return {"published_epsilon": row.epsilon, "sound_epsilon": row.certificate.quantities["exact_epsilon"]}
     return {}
 
 
@@ -119,7 +110,7 @@ def effects() -> tuple[PublishedEffect, ...]:
             numbers=tuple(tuple(number) for number in entry.get("numbers", ())),
             no_fault=entry.get("no_fault", ""),
         )
-        for entry in _toml()["effect"]
+        for entry in paper_toml("effects.toml", "accurate_sl")["effect"]
     )
 
 
@@ -135,7 +126,8 @@ def needed_runs(claims: Sequence[str] = ("*",)) -> set[_Run]:
 
 def shipped_rows() -> list[dict[str, Any]]:
     """The result rows of `python benchmarks/run.py denoising` that ship with the package."""
-    return [json.loads(line) for line in (files(_FOLDER) / "measured.jsonl").read_text(encoding="utf-8").splitlines()]
+    text = (files("privkit.papers.accurate_sl") / "measured.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]]:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from privkit.accountants.bounds import gaussian
 from privkit.papers import paper
 from privkit.papers.accurate_sl.claims import laplace_epsilon, theorem_3_5_epsilon, theorem_3_5_limit
-from privkit.papers.contract import ONE_RELEASE_ASSUMPTION
+from privkit.papers.contract import ONE_RELEASE_ASSUMPTION, claimed
 from privkit.papers.values import printed
 from privkit.shared.certificate import Certificate
 
@@ -52,17 +52,13 @@ class PrintedBound:
             elif abs(self.half / formula - 1) > 0.1:
                 why += ", and no variant of its formula gives the printed number"
         objection = "" if claim >= exact else f"the exact ε is {exact:.6g}: {why}"
-        return Certificate(
-            kind="differential_privacy",
-            statement=f"Table 11, {self.name}, {self.noise} noise {scale:g}: ε = {claim:g} at δ = {self.delta:g}",
-            epsilon=claim,
-            delta=self.delta,
+        return claimed(
+            f"Table 11, {self.name}, {self.noise} noise {scale:g}: ε = {claim:g} at δ = {self.delta:g}",
+            claim,
+            self.delta,
+            objection=objection,
             lower=exact,
             method="number as printed",
-            relation="replace_one",
-            unit="record",
-            sound=not objection,
-            objection=objection,
             quantities={"exact_epsilon": exact, "formula": 2 * formula},
             assumptions=(f"{n} released numbers, each in [−1, 1] (tanh)", ONE_RELEASE_ASSUMPTION),
             source=f"{paper('accurate_sl').citation}, Table 11",

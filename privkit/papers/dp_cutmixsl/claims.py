@@ -7,7 +7,7 @@ from math import isfinite, log, sqrt
 from privkit.accountants import validate
 from privkit.accountants.bounds.subsampling import amplify
 from privkit.papers import paper
-from privkit.papers.contract import ONE_RELEASE_ASSUMPTION
+from privkit.papers.contract import ONE_RELEASE_ASSUMPTION, claimed
 from privkit.papers.dp_cutmixsl.setting import NAMES, GroupRelease
 from privkit.shared.certificate import Certificate
 
@@ -120,20 +120,14 @@ def _certificate(
             f"{setting.label_dimensions / 2:g} times too large"
         )
     caution = f"; δ = {delta:g} proves little: publishing everything with that chance satisfies it"
-    return Certificate(
-        kind="differential_privacy",
-        statement=(
-            f"{NAMES[setting.mechanism]} as published: ε = {epsilon:.6g} at δ = {delta:g} for one release"
-            f"{caution if delta > 1e-3 else ''}"
-        ),
-        epsilon=epsilon,
-        delta=float(delta),
+    return claimed(
+        f"{NAMES[setting.mechanism]} as published: ε = {epsilon:.6g} at δ = {delta:g} for one release"
+        f"{caution if delta > 1e-3 else ''}",
+        epsilon,
+        delta,
+        objection="; ".join(objections),
         method=f"{theorem} as published, Rényi order {order:g}, conversion by Mironov",
         order=float(order),
-        relation="replace_one",
-        unit="record",
-        sound=not objections,
-        objection="; ".join(objections),
         quantities={
             "rdp": rdp(setting, order),
             "rdp_smashed": smashed_rdp(setting, order),
