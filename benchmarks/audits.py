@@ -10,12 +10,12 @@ from unittest.mock import patch
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.reports.schema import Row
-from privkit.run.progress import Silent
+from privkit.run.progress import Progress
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 
 
-class _Clock(Silent):
+class _Clock(Progress):
     """CPU seconds of each stage of a run, by its name."""
 
     def __init__(self) -> None:

@@ -34,7 +34,6 @@ from privkit.models.patch_splitnn import PatchSplitNN
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
-from privkit.run.ingredients import ingredients
 from privkit.run.ledger import RunLedger
 from privkit.run.plan import plan
 from privkit.run.progress import Progress
