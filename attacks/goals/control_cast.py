@@ -200,7 +200,8 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
 
 
 def played_by(records: int, batch_size: int) -> int:
-    """Number of auxiliary records that act as attacked records: at most a quarter, and a multiple of `batch_size`.
+    """Number of auxiliary records that act as attacked records: 100, or `batch_size` if this is larger; but at most a
+    quarter of `records`, and a multiple of `batch_size`.
 
     >>> played_by(1_000, 50), played_by(200, 50)
     (100, 50)

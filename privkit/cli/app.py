@@ -240,9 +240,9 @@ def record(
     from privkit.audit.export import export
 
     recording = export(run, out, defense=defense, seed=seed, data_root=data_root)
-    described = recording.description
+    described, rounds = recording.description, f"{recording.description.rounds} rounds"
     say(
-        f"{out}: {described.rounds} rounds of {described.name}, {len(recording.truth)} true and "
+        f"{out}: {rounds if described.rounds > 1 else '1 round'} of {described.name}, {len(recording.truth)} true and "
         f"{len(recording.own)} own {recording.domain.records}; audit it with privkit audit --recorded {out}"
     )
 

@@ -97,6 +97,8 @@ def _axis(text: str, label: str, stages: Sequence[Component]) -> tuple[str, list
     if len(having) > 1:
         names = " and ".join(stage.name for stage in having)
         raise UsageError(f"{names} both have an option {key}: name the settings one by one with privkit audit")
+    if key in read_part(having[0].label, placed=True)[1]:
+        raise UsageError(f"{having[0].label} and --vary {text} both set {key}; leave it out of the defense")
     return key, options
 
 

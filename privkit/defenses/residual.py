@@ -81,8 +81,8 @@ def refuted_by(
 
     Source: derived from Anderson 1955: a shift only enlarges symmetric noise with one peak. For Gaussian noise this
     holds in any fixed subspace; here subspaces are chosen on one half of the data and tested on the other. The
-    distribution is tested by Kolmogorov–Smirnov with the constant of Massart 1990, on absolute values, which a small
-    shift changes only to second order.
+    distribution of absolute values is tested by Kolmogorov–Smirnov with the constant of Massart 1990. A small shift
+    changes this distribution only to second order.
     """
     for odds, sentence in _tests(clean, released, law, scale, level / _TESTS, blur):
         if odds < level / _TESTS:

@@ -222,6 +222,7 @@ def test_a_defense_is_varied(defense: str, vary: list[str], labels: list[str]) -
         ("gaussian_noise", "sigma", "such as sigma=.1,.3"),
         ("gaussian_noise", "sigma=1,-1", "sigma must be a finite number > 0"),
         ("masking@client+masking@server", "keep=.1,.2", "both have an option keep"),
+        ("gaussian_noise:sigma=9", "sigma=.1,.2", "gaussian_noise:sigma=9.0 and --vary sigma=.1,.2 both set sigma"),
     ],
 )
 def test_bad_strengths_are_refused_in_a_sentence(defense: str, vary: str, sentence: str) -> None:

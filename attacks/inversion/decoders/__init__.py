@@ -43,8 +43,9 @@ def build_decoder(
 ) -> Decoder:
     """Build a decoder network for releases of a given form, with weights drawn from torch's global generator.
 
-    `release` holds example rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D]. A width or depth
-    (blocks or halvings) of None is scaled to the model. `whole` says whether every patch has a token. If not, "mae"
+    `release` holds example rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D]. `depth`
+    counts blocks, or halvings of the image's side. If `width` or `depth` is None, the decoder chooses it, mostly from
+    the size of the tokens or images. `whole` says whether every patch has a token. If not, "mae"
     builds `AnyTokensDecoder`, and other names raise `NotApplicable`.
     """
     name = name or usual_decoder(release)
