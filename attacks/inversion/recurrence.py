@@ -130,8 +130,8 @@ class Intersection:
     taken: Tensor
 
     def released(self, source: Tensor, messages: int) -> Tensor:
-        """Reorder `source`, [M·B, T], which has one index for each token in the order of `tokens`, to the order in which
-        the first pass released these tokens."""
+        """Reorder `source`, [M·B, T], which has one index for each token in the order of `tokens`, to the order in
+        which the first pass released these tokens."""
         known, taken = (x.reshape(messages, -1) for x in (source, self.taken.to(source.device)))
         return torch.zeros_like(known).scatter(1, taken, known).view_as(source)
 
