@@ -30,7 +30,7 @@ from privkit.wire.channel import Queries, answer_of, black_box_query, public_blo
 from privkit.wire.hijack import imitated
 
 _INSIDE = 0.99  # derivatives are taken at this share of the way from the mean image to a record, inside clip limits
-_WHOLE = 1e-4  # share of a difference's squared norm that a complete projection may miss
+_WHOLE = 1e-4  # a projection counts as complete if it misses at most this share of a difference's squared norm
 _HALF = 0.5  # a release contains a word if the projection of a 1 at the word's place is above this
 _HALVINGS = 8  # number of scale factors 1, 1/2, 1/4, … that are tried until the defense's bounds change no record
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
@@ -145,7 +145,8 @@ class HonestClients:
         parts = []
         for number, (given, direction) in enumerate(zip(rounds, wanted.unflatten(0, shape), strict=True)):
             seen = direction
-            for often in dict.fromkeys((1, passes)):  # if one pass reveals all of it, others add nothing
+            # if one pass reveals the whole difference, further passes add nothing
+            for often in dict.fromkeys((1, passes)):
                 release = partial(self._released, often, len(rounds), derive(seed, number))
                 seen = projected(release, given, direction)
                 if (direction - seen).square().sum() <= _WHOLE * direction.square().sum():
