@@ -26,7 +26,7 @@ Ask = Callable[[Tensor], Tensor]
 _DRAWS = 8  # number of outputs over which a random segment is averaged
 _QUIET, _RANGES = 0.9, 2.0
 """The two limits of `Replay.quieter`: a share of the outputs' variance, and a number of ranges of their distances."""
-_CHANCE = 4.0  # standard errors that are attributed to chance
+_CHANCE = 4.0  # deviations up to this number of standard errors are attributed to chance
 _FLOAT = 1e-5  # rounding may change an output by this share of the output's median over the batch
 _NUMBERS = 2**21
 """Most numbers in the records that a quick check sends again, and in their releases; one round is always sent."""
@@ -84,8 +84,9 @@ class Replay:
 
 @lru_cache(maxsize=4096)
 def _most(numbers: int, drawn: int) -> float:
-    """An upper limit for the ratio of two mean squares of equal Gaussian noise, of `numbers` and of `drawn` numbers (0
-    for a known variance); chance exceeds it as rarely as a normal variable exceeds four standard deviations."""
+    """An upper limit for the ratio of two mean squares of the same Gaussian noise, over `numbers` and over `drawn`
+    numbers (0 for a known variance). Chance exceeds this limit as rarely as a normal variable exceeds four standard
+    deviations."""
     from scipy.stats import chi2, f, norm
 
     rare = float(norm.sf(_CHANCE))
@@ -166,7 +167,7 @@ def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
 
     Half of the batch is replaced by neighboring records at a time: the records whose number has a 1 (or a 0) in one
     binary digit. For any two of N records, one of these 2·⌈log₂ N⌉ halves contains exactly one of the two. A
-    permutation of the outputs is no effect. Raises `ValueError` if equal batches give different outputs.
+    permutation of the outputs does not count as an effect. Raises `ValueError` if equal batches give different outputs.
     """
 
     def answer(records: Tensor) -> Tensor:
