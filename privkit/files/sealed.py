@@ -26,7 +26,8 @@ def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
 
 
 class Broken(ValueError):
-    """Raised for bytes that are not the expected record; the message continues a sentence that begins with the file."""
+    """Raised for bytes that are not the expected record; the message continues a sentence that begins with the file's
+    path."""
 
 
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:

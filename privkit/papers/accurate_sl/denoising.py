@@ -40,7 +40,7 @@ class LinearLayer:
     def average(cls, *, rows: int, columns: int) -> LinearLayer:
         """The mean `LinearLayer` if all entries of M (m `rows`, n `columns`) and X are uniform on [−1, 1]: `signal` and
         `diagonal` have the mean mn/9, and `weight` mn/3. The errors of masking and scaling are linear in these three
-        numbers, so their means give the exact mean errors."""
+        numbers, so the numbers' means give the exact mean errors."""
         return cls(signal=rows * columns / 9, diagonal=rows * columns / 9, weight=rows * columns / 3)
 
 
