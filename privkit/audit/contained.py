@@ -74,7 +74,7 @@ def contained() -> Iterator[None]:
 
 @contextmanager
 def unending() -> Iterator[None]:
-    """Context manager in which `os._exit` raises `Misbehaved` in every thread; child processes may still exit."""
+    """Context manager in which `os._exit` raises `Misbehaved` in every thread; child processes can still exit."""
     process, end = os.getpid(), os._exit
 
     def refused(status: int = 0) -> NoReturn:

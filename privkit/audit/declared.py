@@ -42,7 +42,7 @@ class Declared:
 
     recording: Recording
     compared: Compared  # result of comparing the declared mechanism with the data
-    distances: Mapping[int, float]  # round -> relative distance of its release from the lower segment's output
+    distances: Mapping[int, float]  # round -> relative distance of the round's release from the lower segment's output
     unsent: str  # why a distance is unknown; empty without a lower segment
     # variance in the last round / expected variance, if clearly below 1 (`Replay.quieter`)
     quieter: float | None = None

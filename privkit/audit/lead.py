@@ -31,7 +31,7 @@ from privkit.settings.config import AuditConfig
 
 LIVES = 3  # number of lost workers after which a cell (defense, attack, seed) ends as an error
 AHEAD = 1000  # number of cells that an engine gets at once by default
-_SHOWN = 2  # largest number of cells in work that are named one by one
+_SHOWN = 2  # largest number of cells in progress that are named one by one
 _SHARE = 20  # the pause between two verdicts is at least this many times the seconds of writing one
 
 

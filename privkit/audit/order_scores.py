@@ -57,7 +57,7 @@ def arrangement_scores(
 
     Args:
         guess: the guessed original place of each of T released tokens in N images, int64 [N, T]. Places 0..B·T−1 are
-            counted in a message (a batch of B images in one round), and each occurs once in it.
+            counted in a message (a batch of B images in one round), and each place occurs once in the message.
         truth: the true places, int64 [N, T], counted in the same way (from `true_arrangement`).
         batch: the number B of images in a message.
         kinds: int64 [N, T], equal for equal tokens (`equal_tokens`), which are interchangeable; None if all differ.

@@ -94,7 +94,7 @@ class _RecordedContext(AttackContext):
         if any(repeated.values()):
             names = ", ".join(name for name, given in repeated.items() if given)
             told.append(f"taken from the recording without a check: {names}")
-        if measured.accuracy is not None and labels.ndim == 1 and len(labels.unique()) > 1:  # else they are not known
+        if measured.accuracy is not None and labels.ndim == 1 and len(labels.unique()) > 1:  # unknown labels are all 0
             most = labels.bincount().max().item() / len(labels)
             told.append(f"the most frequent label has a share of {most:.3f} of the {len(labels)} recorded {nouns}")
         if measured.bytes_up is None:

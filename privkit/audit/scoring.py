@@ -346,7 +346,8 @@ def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast o
 def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:
     """Check whether one attack converged, and whether its guesses beat constant guesses and its untrained start.
 
-    A failed check is a finding, not a fault of the run: this attack recovered nothing, but another may recover more.
+    A failed check is a finding, not a fault of the run: this attack recovered nothing, but another attack may recover
+    more.
     """
     checks, metric = [convergence(converged, row, went)], metric_of(row)
     for name in [floor for floor in _BEATEN if floor in row.floors]:

@@ -152,8 +152,8 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
     """Guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked records.
 
     If the adversary has no own records, only mid-grey images are returned. With `classes`, the last guess is the class
-    mean, which knows each true label: the mean of the own records with this label (for tokens and categories the most
-    frequent value).
+    mean, which uses each true label: the mean of the adversary's own records with this label (for tokens and categories
+    the most frequent value).
     """
     domain = victims.domain
     if not len(victims):

@@ -242,7 +242,7 @@ def deviations_table(unlike: Sequence[PrintedValue]) -> TextTable:
 
 
 def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
-    """The heading and one row for each claim: the published and our number, their quantity, our verdict and the reason."""
+    """The heading and one row for each claim: published number, our number, their quantity, verdict and reason."""
     heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
     return heading, [
         [one.claim, _number(one.published), _number(one.ours), one.quantity, one.verdict, one.why]

@@ -154,7 +154,7 @@ def _reader_gone() -> NoReturn:
 @contextmanager
 def uncollected() -> Iterator[None]:
     """A context manager that pauses garbage collection, so that torch loads faster. Collection would take a seventh of
-    a command's start. Memory that is allocated inside may stay in use."""
+    a command's start. Memory that is allocated inside can stay in use afterwards."""
     before = gc.isenabled()
     gc.disable()
     try:

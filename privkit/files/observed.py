@@ -142,7 +142,7 @@ def _note(path: str, flags: int, frame: FrameType | None) -> None:
 
 
 def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
-    """The source files outside privkit on the call stack, and whether privkit called them. There are none if privkit
+    """The source files outside privkit on the call stack, and whether privkit called them. The set is empty if privkit
     opens the file for itself or for its data."""
     files: set[str] = set()
     while frame is not None:

@@ -20,8 +20,8 @@ AGAIN = "repeat the run's command to do that part anew"  # advice after a damage
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
-    """The message for a file that could not be read. It does not advise to delete the file, which may be intact. `unit`
-    is the folder of the result or model whose record lists the file, if any."""
+    """The message for a file that could not be read. The message does not advise to delete the file, which may be
+    intact. `unit` is the folder of the result or model whose record lists the file, if any."""
     return f"cannot read {path} ({error.strerror}); make it readable, or move {unit or 'it'} away and {AGAIN}"
 
 

@@ -156,7 +156,7 @@ class Recording:
 
     @property
     def rounds_of_one(self) -> int | None:
-        """The largest r such that one record in ten is in at least r rounds of a pass; None if no true record is known."""
+        """The largest r such that one record in ten is in at least r rounds of a pass; None if no record is known."""
         parts = [self.members_of(number) for number in range(self.pass_rounds)]
         seen = [self._alike[part[part >= 0]].unique() for part in parts]
         return _of_one_in_ten(torch.cat(seen).bincount()) if any(map(len, seen)) else None

@@ -40,7 +40,8 @@ class Replay:
     clean: Tensor  # float [N, ...], the mean of the segment's outputs
     spread: float = 0.0  # standard deviation of one output; 0 for a segment without randomness
     draws: int = 1  # number of outputs
-    # mean squared distances of the release and of each output from the mean of them all; empty without randomness
+    # mean squared distances of the release and of each output from the mean of release and outputs; empty without
+    # randomness
     apart: tuple[float, ...] = ()
 
     @property
@@ -71,7 +72,8 @@ class Replay:
         Without randomness, the expected variance is `variance`, as in `distance`. For a random segment, it is the
         variance of its outputs, and a correct release is one more output. The release is too quiet if it is nearer to
         the mean of all outputs than every other output, by more than twice the range of the others' distances. For a
-        correct release, the probability of this is 1.5e-4 for normal distances (measured), and less for skewed ones.
+        correct release, the probability of this is 1.5e-4 for normal distances (measured), and smaller for skewed
+        distances.
         """
         about = float((self.released - self.clean).double().square().mean())
         if not self.apart:

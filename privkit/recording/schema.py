@@ -87,7 +87,7 @@ class Description(_Frozen):
     batch_size: _Whole  # records of one client in a round
     clients: _Seats = 1  # number of clients that send in a round
     rounds: _Whole  # number of recorded rounds, of all passes together
-    # rounds that the recorder saw, of which it kept the last; None if they were not counted
+    # number of rounds that the recorder saw; it kept the last ones. None if rounds were not counted
     watched: _Whole | None = None
     passes: _Whole = 1  # how often the same records were sent, in the same order
     messages: _Seats = 1  # number of messages in a round, all of equal size

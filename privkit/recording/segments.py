@@ -34,9 +34,9 @@ def lower_fields(
     """Make the fields of `recording.json` about the lower segment, and a warning if it does not reproduce every round.
 
     The mode is training or evaluation: the one whose output is closer to the last release, or evaluation if there is no
-    round. If noise of this `variance` hides which is closer, training mode is used under two conditions: the segment
-    was in training mode (`trained`), and in this mode records of a batch affect each other (as in batch normalization).
-    The segment's file is added to `files`. A program is traced on the records `sample`.
+    round. If noise of this `variance` hides which mode is closer, training mode is used under two conditions: the
+    segment was in training mode (`trained`), and in this mode records of a batch affect each other (as in batch
+    normalization). The segment's file is added to `files`. A program is traced on the records `sample`.
     """
     kept = segment_fields("lower", module, builder, sample, files)
     if not rounds:

@@ -27,7 +27,8 @@ class Measure:
     digits: int = 3  # number of printed decimals
     # whether the truth chooses a threshold or class names, so that even random guesses exceed chance
     fitted: bool = False
-    compared: bool = True  # whether attacks and runs are compared by it; False if another measure says the same
+    # whether attacks and runs are compared by this measure; False if another measure says the same
+    compared: bool = True
 
     def __post_init__(self) -> None:
         title = self.title or self.name

@@ -95,7 +95,8 @@ class Spent:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackContext:
-    """What one attack of an audit may use: the recorded messages, and the parts of the model that its adversary knows.
+    """What is given to one attack of an audit: the recorded messages, and the parts of the model that the adversary
+    knows.
 
     Methods that give access to the model return None if its adversary cannot know it; subclasses for a trained model or
     a recording supply the model.

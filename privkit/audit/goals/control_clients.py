@@ -92,7 +92,7 @@ class HonestClients:
     ) -> HonestClients:
         """Build clients for a control experiment: they send the records themselves through the defense, without noise.
 
-        `shape` is a record's shape; images may be smaller than the run's. If the defense moves or drops tokens,
+        `shape` is a record's shape; images can be smaller than those of the run. If the defense moves or drops tokens,
         `marked` adds a mark to each token that reveals its record (`Marked`).
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain

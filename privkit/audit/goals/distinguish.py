@@ -132,7 +132,7 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     members, why = sent.members.view(passes, -1), sent.receipts[0].shared
     if not why and context.release_count.lower_model != "frozen":
         why = "the lower segment learns from the canaries"
-    if not why:  # another batch may change a release by far less than the counterpart does
+    if not why:  # canaries are independent only if the batch changes a release by far less than the counterpart does
         together, alone = look(images).double(), rows_where(coins, present, absent).double()
         if not torch.allclose(together, alone, rtol=1e-5, atol=1e-3 * float((present - absent).abs().max())):
             why = _MEET

@@ -223,7 +223,7 @@ def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None
 
 
 def _repeated(context: TrainedContext) -> Transcript:
-    """Repeat the training and record the attacked epoch; it is cached for the next attack on this model."""
+    """Repeat the training, record the attacked epoch, and cache the record for the next attack on this model."""
     attack: LabelAttack = context.cell.attack.spec
     reader = attack.name if is_own_part(attack) else ""  # a user's own attack may change the transcript in place
     key = (str(context.folder.origin), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)

@@ -130,7 +130,8 @@ def ask(context: AttackContext) -> Row:
 
 
 def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.RecordScores) -> tuple[Check, ...]:
-    """A failed check if random records of the adversary, matched to the truth, are as close to it as the guesses."""
+    """A failed check if random records of the adversary, matched to the truth, are as close to the truth as the
+    guesses."""
     own, first = context.seed_data.own_images, victims.domain.kind.measures[0]
     if own is None or first.name not in matched or first.higher_is_closer is None:
         return ()

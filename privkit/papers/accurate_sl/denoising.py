@@ -48,7 +48,7 @@ def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
     """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
 
     A, B and F are the fields of `layer`, σ² is the variance of the noise Z, and the mask R_p keeps each coordinate with
-    probability p. It may be the same for all rows of M, or drawn for each row.
+    probability p. The formula holds for one mask for all rows of M, and for a mask per row.
 
     Source: Xu et al., Eq. 9, regrouped.
     """
