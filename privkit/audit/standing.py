@@ -190,7 +190,8 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
 def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> list[str]:
     """A remark if a user's own lower segment draws random numbers, or moves or mixes the records of a batch.
 
-    Such a segment acts like a defense. The undefended model has it, too, so no comparison shows what it protects."""
+    Such a segment acts like a defense. The undefended model has it, too, so no comparison shows what it protects.
+    """
     if not is_own_part(config.model.spec):
         return []
     batch, lower = config.training.batch_size, edge.lowers.copy(0).eval()

@@ -66,7 +66,8 @@ def sources(named: Iterable[str]) -> Sources:
     Imports are found anywhere in the source, and in the objects of a loaded module. privkit, the standard library and
     `_LIBRARIES` are left out; installed packages are hashed only if they are in `named`. A weights file is hashed if a
     string in the source names it and it lies in the module's or the current folder. Raises `UsageError` if a file was
-    edited after its import, since the running code then differs from the file."""
+    edited after its import, since the running code then differs from the file.
+    """
     named = list(named)
     own = {name.partition(".")[0] for name in named}
     collected = Sources({}, {}, set())

@@ -85,7 +85,8 @@ class AuditConfig(ExecutionSettings):
             without `resolve`.
         also: the configurations of this run for defenses under other protocols, one for each protocol; see the property
             `parts`.
-        remarks: label of a defense -> a sentence that says that `auto` has no measurements of this defense."""
+        remarks: label of a defense -> a sentence that says that `auto` has no measurements of this defense.
+    """
 
     defenses: tuple[Component, ...]
     attacks: tuple[Component, ...]
