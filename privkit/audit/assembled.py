@@ -28,10 +28,12 @@ from privkit.training.u_shape import u_shaped
 def assemble(
     config: AuditConfig, defense: Defense, domain: Domain, classes: int, seed: int
 ) -> tuple[Clients, nn.Module, bool | None]:
-    """Build untrained clients and server; also return whether tokens hide their positions (None if unknown)."""
+    """Build the untrained clients and server; also return whether smashed tokens hide their positions (None if
+    unknown)."""
     protocol = config.protocol.spec
     model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
-    if is_own_part(config.model.spec):  # a user's model may return the same modules again, and this cell trains them
+    # a copy, since this cell trains it, and a user's model may return the same modules at each call
+    if is_own_part(config.model.spec):
         model = deepcopy(model)
     stages = stages_of(defense)
     if (shuffled := bool(stages_with(stages, "permutes"))) and model.class_token == "client":
@@ -54,7 +56,7 @@ def assemble(
     edge.predicts = model.predicts
     places, edge.other_tokens = model.hides_places, model.other_tokens
     if shuffled and not defense.position_embedding:
-        if config.model.name not in MODELS:  # a user's own model is tested, whatever it declares
+        if config.model.name not in MODELS:  # a user's own model is tested, since its declaration may be wrong
             places, edge.other_tokens = told_places(model.lower, domain, config.training.batch_size)
             places = places or None
         edge.counts_orders = places is not None
@@ -78,7 +80,8 @@ def _messages(edge: Clients, domain: Domain, clients: int) -> torch.Tensor:
 
 
 def empty_round(domain: Domain, clients: int, each: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make records of zeros [n, B, ...] and labels 0, int64 [n, B], for n = `clients` with B = `each` records."""
+    """Make one round of records that are all zero, [n, B, ...], and their labels 0, int64 [n, B]: B = `each` records
+    for each of n = `clients`."""
     return domain.zeros(clients * each).unflatten(0, (clients, each)), torch.zeros(clients, each, dtype=torch.int64)
 
 

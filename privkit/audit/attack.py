@@ -1,4 +1,4 @@
-"""Attacks recorded releases without an audit: guesses, control experiments, and scores if the truth is known."""
+"""Attacks recorded releases without an audit: returns guesses, control experiments, and scores if truth is known."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Attacked:
         result: the attack's own output, with the same images, the attack's training curve and, if a defense shuffles
             tokens, the order that the attack found.
         controls: outcomes of control experiments, in which the attack must succeed on easy data and fail on noise.
-            Empty if switched off, without auxiliary images, or if the attack makes a constant guess.
+            Empty if they are switched off, if there are no auxiliary images, or if the attack makes a constant guess.
         scores: how close the guesses are to the true images: alignment -> metric (such as "mse") -> value with
             interval. The alignment "matched" first assigns each round's guesses to its images in the best way;
             "unaligned" compares guess i with image i. Empty without `truth`.
@@ -99,8 +99,8 @@ def attack(
         auxiliary_labels: labels of the auxiliary images, int64 [M].
         query: the defended client as a function: images [B, C, H, W] -> their releases, in the same order.
         lower: the client's segment of the network, up to the cut: images -> smashed data. White-box attacks need it.
-        block: a public block that the client runs after the defense, on each row alone: tokens [B, T, D] -> [B, T, D].
-            Jigsaws and `drag_reorder` undo it.
+        block: a public block that the client runs after the defense, on each released row alone: tokens [B, T, D] ->
+            [B, T, D]. Jigsaw attacks and `drag_reorder` undo this block.
         upper: the server's segment of the network: smashed data -> logits.
         image_shape: (C, H, W) of the private images; None takes the shape of `auxiliary` or `truth`.
         truth: the N private images, [N, C, H, W] in [0, 1], in the order of the releases; they are used for scores
@@ -153,9 +153,9 @@ def attack(
         block=block,
         upper=upper,
     )
-    truth = None if truth is None else truth.clone()  # the attack may change its own images in place
+    truth = None if truth is None else truth.clone()  # the attack may change its images in place
     found = spec.run(observation, Generator().manual_seed(seed))
-    several = isinstance(found, Reconstruction) and len(found.images) != rows  # images per row
+    several = isinstance(found, Reconstruction) and len(found.images) != rows  # several images per row
     try:
         result = guesses_of(spec, found, len(found.images) if several else rows, shape)
     except BadOutput as error:

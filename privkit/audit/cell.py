@@ -110,7 +110,7 @@ def run_cell(
                 try:
                     row: Row = or_anew(lambda: ask(context), home / ATTACK_CHECKPOINT, progress.note)
                 except Exception:
-                    if own:  # the error may follow from what the part changed
+                    if own:  # a change that the part made to shared data may have caused the error
                         _must_be_unchanged(shared, seed_data, lent)
                     raise
         if own:

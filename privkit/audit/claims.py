@@ -46,20 +46,22 @@ def audit_one_run(
     """Compare a lower bound on ε, from an attack's scores of canaries (records inserted at random), with a certificate.
 
     Args:
-        scores: [K], higher for a canary that was more likely inserted. Ties are broken by the canary's number.
+        scores: [K], higher for a canary that was more likely inserted. The canary's number decides between equal
+            scores.
         inserted: bool [K], drawn by fair coins. For a replace-one claim, a counterpart takes the place of an omitted
-            canary; for add-or-remove-one, its place stays empty.
-        certificate: the run's claim about this release; it must protect the unit that a canary is (record or client).
+            canary; for add-or-remove-one, the place of an omitted canary stays empty.
+        certificate: the run's claim about this release; its unit of privacy (record or client) must be what a canary
+            is.
         confidence: the bound's confidence, in (0, 1); at least 1/2 if `independent`.
         guesses: (a, b), fixed beforehand: the a canaries with the highest scores are guessed "inserted", and the b
-            with the lowest "omitted"; ignored if `independent`. None chooses them from K and the claimed curve; without
-            such a curve several numbers are tried, which makes the bound smaller.
+            with the lowest "omitted"; ignored if `independent`. None chooses a and b from K and the claimed curve;
+            without a claimed curve, several choices are tried, which makes the bound smaller.
         delta: δ of the bound, if the certificate claims nothing; otherwise the certificate's δ is used.
         family: the family of trade-off curves that contains the claimed curve (`claimed_family`). Testing a whole curve
-            is stronger than testing one (ε, δ). If the certificate has a lower bound on ε, the result assumes this
-            family and says so (`assumed`); otherwise it holds for every (ε, δ)-DP mechanism.
-        independent: whether each score depends only on its own coin and its own noise. The bound is then much tighter,
-            and canaries with scores ≥ 0 are guessed "inserted".
+            is stronger than testing one (ε, δ). If the certificate has a lower bound on ε, the bound assumes this
+            family, as the result's `assumed` says; otherwise the bound holds for every (ε, δ)-DP mechanism.
+        independent: whether the score of each canary depends only on the canary's coin and noise. The bound is then
+            much tighter, and canaries with scores ≥ 0 are guessed "inserted".
 
     Source: `epsilon_independent` if `independent`; otherwise Steinke, Nasr and Jagielski 2023, Theorem 5.2;
     Mahloujifar, Melis and Chaudhuri 2025. Their proofs flip one coin at a time, so they hold for every pair of
@@ -101,7 +103,8 @@ def audit_one_run(
 def _bounded_below(certificate: Certificate, family: Family) -> bool:
     """Whether the ε of a trade-off curve in `family` is also a lower bound on the ε of any mechanism with this curve.
 
-    For the Gaussian family, the certificate's ε must equal its lower bound, because μ is computed from this ε.
+    For the Gaussian family, the certificate's ε must equal the certificate's lower bound, because μ is computed from
+    this ε.
     """
     if certificate.lower is None or not isinstance(family, Gaussian):
         return certificate.lower is not None

@@ -1,4 +1,4 @@
-"""Compares two runs on the same data: results are paired by defense, attack and seed, attacked records by their ids."""
+"""Compares two runs on the same data: pairs results by defense, attack and seed, and attacked records by their ids."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from privkit.shared.measures import ANSWERS, KINDS, TASK, measure
 if TYPE_CHECKING:
     from privkit.audit.run import AuditRun
 
-_DATA = ("private", "test")  # data that two runs must share; auxiliary records may differ, as part of the adversary
+# data that two runs must share; auxiliary records may differ, since they belong to the adversary
+_DATA = ("private", "test")
 _SCALARS = [measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared]
 _SCALARS += ["epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"]
 _SCALARS += ["empirical_epsilon", "bytes_up"]
@@ -132,7 +133,7 @@ def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], 
     pairs = [(first[key], second[key]) for key in first if key in second]
     left, right = [key for key in first if key not in second], [key for key in second if key not in first]
     # first pair the same attack on two defenses, then two attacks on the same defense; the undefended model comes last:
-    # it is attacked only if an attack failed, and so perhaps in one run only
+    # an attack on it runs only if this attack failed on a defense, so perhaps in only one of the runs
     for bare, place in ((False, 1), (False, 0), (True, 1), (True, 0)):
         for shared in dict.fromkeys(key[place] for key in left):
             alike = [[key for key in keys if key[place] == shared] for keys in (left, right)]
@@ -146,7 +147,7 @@ def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], 
 
 
 def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
-    """The provenance of two result rows. If their attacks or defenses differ, only sources of both rows are kept."""
+    """The provenance of two result rows. If their attacks or defenses differ, only entries that both have are kept."""
     if (one.defense, one.attack) == (other.defense, other.attack):
         return one.provenance, other.provenance
     mine, its = one.provenance, other.provenance
@@ -241,10 +242,11 @@ class _Paired(NamedTuple):
 
 
 def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> _Paired:
-    """Compare two measurements of the same records, one [N] for each seed, by Wilcoxon's signed-rank test.
+    """Compare two measurements of the same records, each with one array [N] per seed, by Wilcoxon's signed-rank test.
 
-    A record that several seeds share (by `ids`; None if all records differ) counts once, by its mean change. So the
-    p-value holds for the given trained models; only an interval over seeds shows the variation between trainings.
+    `ids` names the records of each seed; None if all differ. A record that several seeds share counts once, with its
+    mean change. The p-value holds for the given trained models only; an interval over seeds shows the variation between
+    trainings.
 
     Source: Wilcoxon 1945, with zeros as in Pratt 1959; Kerby 2014 (rank-biserial correlation); Student 1908
     (intervals).
@@ -269,8 +271,8 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
     """The difference (second − first) of two measurements with one value per seed and none per record.
 
-    With several seeds, the interval is Student's. With one seed, it combines the intervals of both values as if these
-    were independent, and is too wide if both use the same records (Zou and Donner 2008).
+    With several seeds, the interval is Student's. With one seed, it combines the intervals of both values as if the
+    values were independent (Zou and Donner 2008); it is too wide if both were measured on the same records.
     """
     changes = [0.0 if a.value == b.value else b.value - a.value for a, b in zip(first, second, strict=True)]
     if len(changes) > 1 and all(map(isfinite, changes)):

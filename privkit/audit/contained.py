@@ -41,7 +41,7 @@ def has_own_part(config: AuditConfig, cell: Cell) -> bool:
 
 
 def runs_own_code(config: AuditConfig) -> bool:
-    """Whether a run executes a user's own code: its dataset, its model, a metric or a defense."""
+    """Whether the dataset, the model, a metric or a defense of a run is a user's own code."""
     stages = [stage for defense in config.defenses for stage in stages_of(defense.spec)]
     return any(map(is_own_part, (config.dataset.spec, config.model.spec, *stages, *config.own_metrics.values())))
 
@@ -74,7 +74,7 @@ def contained() -> Iterator[None]:
 
 @contextmanager
 def unending() -> Iterator[None]:
-    """Context manager in which `os._exit` raises `Misbehaved` in every thread; child processes may still exit."""
+    """Context manager in which `os._exit` raises `Misbehaved` in every thread; child processes can still exit."""
     process, end = os.getpid(), os._exit
 
     def refused(status: int = 0) -> NoReturn:
@@ -90,7 +90,8 @@ def unending() -> Iterator[None]:
 
 
 class OverLimit(BaseException):
-    """Raised if a result exceeds a limit. It is no `Exception`, so that the limited code does not catch it."""
+    """Raised if a result exceeds a limit. It is no `Exception`, so that `except Exception` in the limited code does not
+    catch it."""
 
 
 def _written_memory(size: int) -> str:
@@ -102,8 +103,8 @@ def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
     """Context manager that raises `OverLimit` above a limit of seconds or of memory in bytes; None means no limit.
 
     A timer in this process measures the time. The memory limit (`ulimit -d`) counts the whole process, including
-    libraries: an allocation above it fails, but no process is killed. A limit may be reached inside torch's own
-    `no_grad`, so shared state of the process is restored afterwards.
+    libraries: an allocation above it fails, but no process is killed. The code may be stopped while torch's `no_grad`
+    is active, so the shared state of the process is restored afterwards.
     """
     if (seconds is not None or memory is not None) and (resource is None or not hasattr(signal, "setitimer")):
         raise UsageError("cell_seconds and cell_memory need a system with POSIX limits; leave them out")

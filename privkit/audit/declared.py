@@ -1,4 +1,4 @@
-"""Checks a recording: its data against the declared mechanism, and its release against the recorded lower segment."""
+"""Checks whether a recording's data agree with the declared mechanism, and its release with the lower segment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from privkit.wire.channel import seen_alone, shared_lower
 _BUILDER = "privkit.audit.export:clients"
 _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answers"})
 """Effects that stages may have if a replay without noise is to be compared with the release."""
-_KEPT: dict[object, Declared] = {}  # results for one recording at most
+_KEPT: dict[object, Declared] = {}  # the results of at most one recording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,10 @@ class Declared:
 
     recording: Recording
     compared: Compared  # result of comparing the declared mechanism with the data
-    distances: Mapping[int, float]  # round -> relative distance of its release from the lower segment's output
+    distances: Mapping[int, float]  # round -> relative distance of the round's release from the lower segment's output
     unsent: str  # why a distance is unknown; empty without a lower segment
-    quieter: float | None = None  # the last round's variance / the expected one, if clearly lower (`Replay.quieter`)
+    # variance in the last round / expected variance, if clearly below 1 (`Replay.quieter`)
+    quieter: float | None = None
 
     @property
     def distance(self) -> float | None:
@@ -65,9 +66,8 @@ class Declared:
         return hidden and described.lower is not None and not self.own and not described.defense
 
     def doubt(self, passes: int) -> str:
-        """Say why the failure of an attack that uses the recorded lower segment, or queries to it, is no evidence: the
-        segment does not reproduce the releases of the last `passes` passes over the records. Empty if it reproduces
-        them.
+        """A sentence if the recorded lower segment does not reproduce the releases of the last `passes` passes over the
+        records; else empty. The failure of an attack that uses or queries this segment is then no evidence.
         """
         if self.quieter is not None:
             return (
@@ -127,7 +127,8 @@ class _Clients:
     plain: bool = True  # whether noise is added directly to the released data, with no later step
     weaker: str = ""  # how the declared mechanism claims more protection than the defense gives; else empty
     unmoved: str = ""  # a sentence if a shuffle was declared, but tokens stayed in place; else empty
-    variance: float | None = None  # variance of the recorded defense's noise; None if only the mechanism tells it
+    # variance of the recorded defense's noise; None if only the declared mechanism gives it
+    variance: float | None = None
 
 
 def _compared(recording: Recording) -> Declared:
@@ -225,8 +226,9 @@ def _unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]
     """A sentence if the recording declares a shuffle of tokens, but too many tokens stayed in place; otherwise empty.
 
     A token is in place if the nearest of the lower segment's output tokens for its record has the same position. A
-    shuffle leaves one of T tokens in place on average; a Poisson bound refutes a correct recording with probability at
-    most 10⁻⁶ (`residual.LEVEL`). If half of the tokens moved, nothing is refuted, since class tokens may stay.
+    shuffle leaves one of T tokens in place on average. By a Poisson bound, a correct recording is refuted with
+    probability at most 10⁻⁶ (`residual.LEVEL`). If half of the tokens moved, nothing is refuted, since a class token
+    can stay in place.
     """
     shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
     if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:
@@ -264,11 +266,13 @@ def _in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """How many of a record's tokens a shuffle leaves in place by design, and at most how many more on average."""
+    """How many of a record's tokens a shuffle leaves in place by design, and an upper limit for the mean number of
+    other tokens that stay by chance."""
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
     kept = kept_tokens(tokens, shuffle.keep)
-    return (kept, 1) if shuffle.variant == "kept_in_place" else (0, 2)  # 2: one among kept, one among dealt tokens
+    # 2: on average one of the kept tokens and one of the others
+    return (kept, 1) if shuffle.variant == "kept_in_place" else (0, 2)
 
 
 def _unlikely(stayed: int, mean: int) -> bool:

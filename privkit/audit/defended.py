@@ -135,7 +135,8 @@ def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
 def _of_epochs(
     home: Path, trained: Trained, test: Batch, keep: str, *, batch_size: int, seed: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Measure and store the weights of the last epoch and, if known, the best. The networks then get those of `keep`.
+    """Measure and store the weights of the last epoch and, if known, the best. Then load the weights of the epoch
+    `keep`.
 
     Returns test accuracies with intervals by their names, and the digests of the stored files. If the defense adds
     noise to test images, each accuracy is measured with and without it, for example "accuracy_last_noisy".
@@ -181,7 +182,8 @@ def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
 
 
 def _clear(edge: Clients) -> list[str]:
-    """A sentence for the result row if test images skip stages of the defense, which accuracy then ignores."""
+    """A sentence for the result row if test images skip stages of the defense, so that accuracy does not show their
+    effect."""
     passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
     acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
     told = f"accuracy is measured on test images sent without {' and '.join(acts)}; attacks read releases with it"
@@ -189,7 +191,8 @@ def _clear(edge: Clients) -> list[str]:
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:
-    """Load a finished model's weights into the networks; `DamagedFile` if they or their record are incomplete."""
+    """Load a finished model's weights into the networks; raises `DamagedFile` if weights or their record are
+    incomplete."""
     try:
         for name, module in _named(keep, edge, upper).items():
             load_module(home / name, module, finished["files"].get(name))
@@ -201,7 +204,7 @@ def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any],
             raise ValueError("a weight is not finite")
     except (DamagedFile, MemoryError):
         raise
-    except Exception as error:  # another architecture, other names, no safetensors at all
+    except Exception as error:  # the file may hold another architecture or other names, or no safetensors at all
         reason = " ".join(str(error).split())[:200]
         raise DamagedFile(
             f"{home} holds no model of this run ({type(error).__name__}: {reason}); delete it and {AGAIN}"
@@ -251,8 +254,9 @@ def untrained(config: AuditConfig, cell: Cell, seed_data: SeedData) -> tuple[Cli
 
 
 def or_anew(stage: Callable[[], _Result], saved: Path, tell: Callable[[str], None]) -> _Result:
-    """Return the result of `stage` (a training or an attack). If it fails with a state in `saved`, remove the state and
-    run it once more: an intact state may not fit the networks, for example because of missing keys or wrong shapes."""
+    """Return the result of `stage` (a training or an attack). If the stage fails after it began from a state in
+    `saved`, remove this state and run the stage once more: an intact state may not fit the networks, for example
+    because of missing keys or wrong shapes."""
     resumed = os.path.lexists(saved)
     try:
         return stage()

@@ -38,7 +38,8 @@ _BUILDER = "privkit.audit.export"
 def export(
     run: Path, folder: Path, *, defense: str | None = None, seed: int | None = None, data_root: Path | None = None
 ) -> Recording:
-    """Make a recording of a finished run: send its attacked images through its model again, and store all data.
+    """Make a recording of a finished run: send the run's attacked images through the trained model again, and store all
+    data.
 
     By default, `defense` (written as in the run's table) is the last one of the run, and `seed` the first.
     """

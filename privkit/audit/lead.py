@@ -31,7 +31,7 @@ from privkit.settings.config import AuditConfig
 
 LIVES = 3  # number of lost workers after which a cell (defense, attack, seed) ends as an error
 AHEAD = 1000  # number of cells that an engine gets at once by default
-_SHOWN = 2  # largest number of cells in work that are named one by one
+_SHOWN = 2  # largest number of cells in progress that are named one by one
 _SHARE = 20  # the pause between two verdicts is at least this many times the seconds of writing one
 
 
@@ -48,7 +48,7 @@ class Leader:
     rows: dict[str, Row] = field(default_factory=dict)  # rows of the finished cells, by their id
     _files: dict[str, str] = field(init=False, default_factory=dict)
     _lost: dict[str, bool] = field(init=False, default_factory=dict)
-    _judged: tuple[float, float] = (0.0, 0.0)  # when the last verdict was written, and the seconds that it took
+    _judged: tuple[float, float] = (0.0, 0.0)  # when the last verdict was written, and the seconds that writing it took
 
     @property
     def ordered(self) -> list[Row]:
@@ -58,7 +58,7 @@ class Leader:
     @property
     def planned(self) -> int:
         """Number of cells (defense, attack, seed) to compute. A cell that attacks the undefended model for comparison
-        counts only once its attack has failed on a defense."""
+        counts only after the same attack has failed on a defense."""
         cells = self.worker.cells
         waiting = [cell for cell in cells if cell.twin_of and cell.id not in self.rows]
         needed = sum(any(self._failed(one) for one in cell.twin_of if one in self.rows) for cell in waiting)
@@ -271,7 +271,7 @@ class Dispatch:
         return bool(self._futures)
 
     def _trains_first(self, cell: Cell) -> bool:
-        """Whether a cell's model is trained by a task of its own, so that other workers can attack it soon."""
+        """Whether a cell's model is trained by a task of its own, so that other workers can attack the model soon."""
         config = self._leader.worker.parts[cell.id]
         limited = config.cell_seconds is not None or config.cell_memory is not None
         if self._ahead == 1 or limited or config.recording or has_own_part(config, cell):
@@ -346,7 +346,7 @@ class Dispatch:
 
 def _flags(there: Provenance | None, here: Provenance) -> list[str]:
     machines = ({} if there is None else there.machine), here.machine
-    # no flag chooses between two kinds of GPU
+    # of a device, only "cpu" or "cuda" is compared, since no flag chooses the kind of GPU
     before, now = ({key: value.partition(",")[0] for key, value in machine.items()} for machine in machines)
     named = {"processes": "torchrun --nproc-per-node"}  # set by no flag of `privkit audit`
     return [f"{named.get(key, f'--{key}')} {value}" for key, value in before.items() if value != now.get(key)]

@@ -33,13 +33,13 @@ class _ArrangementScores:
 
     direct: OrderAccuracy  # accuracy: the share of tokens in their place
     neighbor: OrderAccuracy | None  # share of neighboring pairs that are neighbors again; None without a square grid
-    membership: OrderAccuracy  # share of tokens in their image, at any place
-    unit: Literal["image", "message"]  # what is independent: messages if tokens moved between images
+    membership: OrderAccuracy  # share of tokens that are placed in their true image, at any place
+    unit: Literal["image", "message"]  # the independent unit: a message if tokens moved between images, else an image
     units: int
     tokens: int  # number of tokens in one secret order: T of an image, or B·T of a message if its images were mixed
     bits_before: float  # mean entropy of a uniform order, counting equal tokens as one, at most `most_bits`
     # the largest entropy of a secret order with an accuracy of `direct.sound_low`; None if there are so few units that
-    # even a perfect attack could not lower it
+    # even a perfect attack could not lower this bound
     bits_left: float | None
     confidence: float  # confidence of all limits
 
@@ -57,12 +57,12 @@ def arrangement_scores(
 
     Args:
         guess: the guessed original place of each of T released tokens in N images, int64 [N, T]. Places 0..B·T−1 are
-            counted in a message (a batch of B images in one round), and each occurs once in it.
+            counted in a message (a batch of B images in one round), and each place occurs once in the message.
         truth: the true places, int64 [N, T], counted in the same way (from `true_arrangement`).
         batch: the number B of images in a message.
         kinds: int64 [N, T], equal for equal tokens (`equal_tokens`), which are interchangeable; None if all differ.
-        most_bits: an upper bound on the entropy of one secret order before the release, if it is below that of a
-            uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
+        most_bits: an upper bound on the entropy of one secret order before the release, if this bound is below a
+            uniform order's entropy (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
 
     Source: Clopper and Pearson 1934; Hoeffding 1963, Eq. 2.1 (`accuracy_lower_limit`); maximum entropy with rencontres
     numbers (`patch_entropy_bits`). The entropy bound holds for any distribution of the order, any guess, and equal

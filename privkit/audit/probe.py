@@ -157,7 +157,7 @@ def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
     domain = cell.seed_data.splits.domain
     with _blamed(cell.config, f"{cell.cell.defense.label} / {attack.label}", domain):
         attacked = cell.attacked(attack)
-        # First with only the inputs that the attack needs, since others cost time; if it refuses, with all.
+        # The attack first gets only the inputs that it needs, since others cost time; if it refuses, it gets all.
         for held in dict.fromkeys((attack.spec.needs, known_to(attack.spec))):
             try:
                 given = goal.rehearsed(attacked, held)
@@ -237,7 +237,7 @@ def _timed(attack: Any, given: Any, watch: _Watch) -> Timed:
     try:
         with undisturbed(environment=False), alarm(2 * watch.limit, _Enough, cpu=True):
             attack.run(given, Generator().manual_seed(0), watch)
-    except _Enough:  # also of an alarm that rings when the attack has just ended
+    except _Enough:  # also catches an alarm that rings when the attack has just ended
         idle = _IDLE
     elapsed, seen = watch.now() - watch.start, len(watch.marks)
     if not seen:
@@ -246,7 +246,8 @@ def _timed(attack: Any, given: Any, watch: _Watch) -> Timed:
     an_epoch = (last - first) / (done - one) if done > one else first / max(1, one)
     planned, doublings = (getattr(attack, name, 0) for name in ("epochs", "doublings"))
     planned = planned if isinstance(planned, int) else 0
-    if doublings and planned >= JUDGED_FROM:  # it doubles its budget while that helps: about 3/4 of the maximum
+    # the attack doubles its epochs while this helps; estimated as 3/4 of the maximum
+    if doublings and planned >= JUDGED_FROM:
         planned = (planned << doublings) * 3 // 4
     total = max(planned, watch.total, seen)
     return Timed(seconds=elapsed + an_epoch * (total - max(done, seen)), epochs=total)

@@ -94,7 +94,7 @@ class _RecordedContext(AttackContext):
         if any(repeated.values()):
             names = ", ".join(name for name, given in repeated.items() if given)
             told.append(f"taken from the recording without a check: {names}")
-        if measured.accuracy is not None and labels.ndim == 1 and len(labels.unique()) > 1:  # else they are not known
+        if measured.accuracy is not None and labels.ndim == 1 and len(labels.unique()) > 1:  # unknown labels are all 0
             most = labels.bincount().max().item() / len(labels)
             told.append(f"the most frequent label has a share of {most:.3f} of the {len(labels)} recorded {nouns}")
         if measured.bytes_up is None:
@@ -178,7 +178,8 @@ class _RecordedContext(AttackContext):
         return None if upper is None else upper.to(self.device)
 
     def query(self) -> Query | None:
-        """The clients' answers to queries. If the defense is unknown, weights of a recorded round mask or mix them."""
+        """The clients' answers to queries. If the defense is unknown, the answers are masked or mixed with the weights
+        of a recorded round."""
         lower, views = self._lower, self.source.views
         if lower is None or isinstance(lower, Clients):
             return super().query()
@@ -210,7 +211,7 @@ def recorded_context(start: AttackContext) -> _RecordedContext:
     misleading = {"lower", "query", *(() if declared.quieter is None else ("imitate",))}
     doubt = declared.doubt(passes) if misleading & known_to(cell.attack.spec) else ""
     views = [moved_view(view, lambda value: value.to(device)) for view in source.last_passes(passes)]
-    if is_own_part(cell.attack.spec):  # it may change them in place, and the next cell reads them
+    if is_own_part(cell.attack.spec):  # the attack may change the views in place, and the next cell reads them
         views = deepcopy(views)
     known = {"accuracy": _accuracy(source), "certificate": certificate, "limits": limits, "doubt": doubt}
     made = {

@@ -110,8 +110,8 @@ def scored(
 def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> NDArray[np.int64]:
     """The index of the guess for each record, int64 [N], after the best one-to-one assignment in each round.
 
-    The assignment minimizes the total distance in the domain's first metric. It uses the true records, so scores after
-    it are an upper bound on the attack's success.
+    The assignment minimizes the total distance in the domain's first metric. Since it uses the true records, the scores
+    of assigned guesses are an upper bound on the attack's success.
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
     """
@@ -167,7 +167,7 @@ def repeated(domain: Domain, truth: Tensor) -> str:
 
 
 def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:
-    """The probability [N] that each guess is closest to its own record among all (below 1 for ties)."""
+    """The probability [N] that each guess is closest to its own record among the N attacked ones (below 1 for ties)."""
     rows = np.arange(len(truth))
     return np.concatenate([found(domain.distances(guess[part], truth), rows[part]) for part in _chunks(len(truth))])
 
@@ -266,8 +266,8 @@ def summarise(scores: Mapping[str, RecordScores], perception: Perception | None 
 def ahead(scores: RecordScores, guesses: Mapping[str, RecordScores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
     """For each constant guess and metric, the mean difference by which an attack's `scores` are closer.
 
-    It is positive if the attack is closer. Intervals have 99 % confidence, since a run makes many comparisons: for
-    every attack, seed and budget.
+    A positive difference means that the attack is closer. Intervals have 99 % confidence, since a run makes many
+    comparisons: for every attack, seed and budget.
     """
     return {
         guess: {
@@ -308,8 +308,8 @@ def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> 
 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
     """Check that more training would not help the attack. An attack no better than a constant guess does not pass.
-    `converged` says whether the last doubling of its own training lowered the attack's error by at most 5 % (None if it
-    did not double); `went` has the gains of further doublings."""
+    `converged` says whether the last time that the attack doubled its own training lowered its error by at most 5 %
+    (None if it did not double it); `went` has the gains of further doublings."""
     passed, detail = converged, _CONVERGENCE[converged]
     if finished_grade(row) == "nothing":
         learning = went.gains[-1] if went.gains else converged is False
@@ -346,7 +346,8 @@ def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast o
 def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:
     """Check whether one attack converged, and whether its guesses beat constant guesses and its untrained start.
 
-    A failed check is a finding, not a fault of the run: this attack recovered nothing, but another may recover more.
+    A failed check is a finding, not a fault of the run: this attack recovered nothing, but another attack may recover
+    more.
     """
     checks, metric = [convergence(converged, row, went)], metric_of(row)
     for name in [floor for floor in _BEATEN if floor in row.floors]:

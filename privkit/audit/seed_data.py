@@ -78,7 +78,8 @@ class SeedData:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of records of each part. Without a class-mean guess, also of different labels of attacked records."""
+        """Number of records of each part and, without a class-mean guess, the number of different labels of attacked
+        records."""
         parts = {name: len(part) for name, part in self.splits.parts.items()}
         own = {"auxiliary": len(self.auxiliary), "auxiliary_dropped": self.dropped, "victims": len(self.victims)}
         unmet = self.labeled and len(self.victims) and CLASS_MEAN.name not in self.guesses
@@ -101,7 +102,7 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedDa
     victims = _victims(config, splits, shares)
     auxiliary, dropped, left = _auxiliary(config, splits, victims, pools, other, seed)
     sizes = {"private": len(splits.private), "auxiliary": len(auxiliary), "test": len(splits.test)}
-    _check_sizes(config, splits.domain.records, **sizes)  # again: left-out records may leave too few
+    _check_sizes(config, splits.domain.records, **sizes)  # checked again, since too few records may remain
     hashes = splits.hashes()
     others = config.auxiliary not in OF_THE_DATASET
     if others or config.auxiliary == "candidates" or len(auxiliary) + dropped > len(splits.auxiliary):
@@ -151,8 +152,8 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
     """Guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked records.
 
     If the adversary has no own records, only mid-grey images are returned. With `classes`, the last guess is the class
-    mean, which knows each true label: the mean of the own records with this label (for tokens and categories the most
-    frequent value).
+    mean, which uses each true label: the mean of the adversary's own records with this label (for tokens and categories
+    the most frequent value).
     """
     domain = victims.domain
     if not len(victims):
@@ -208,7 +209,8 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
 
 
 def _recorded(recording: Recording, device: torch.device) -> SeedData:
-    """The true images of a recording, if known, and the adversary's own images without them; other parts are empty."""
+    """The true images of a recording, if known, and the adversary's own images, without true ones; other parts are
+    empty."""
     own = without(recording.own, recording.whole.truth)  # also without records of rounds that are not attacked
     left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
@@ -297,8 +299,8 @@ def _takes_controls(attack: AnyAttack) -> bool:
 def _auxiliary(
     config: AuditConfig, splits: Splits, victims: Batch, pools: Pools, other: Pool | None, seed: int
 ) -> tuple[Batch, int, str]:
-    """The adversary's own records, how many were left out because they are private or attacked, and a sentence about
-    these.
+    """The adversary's own records, the number left out because they are private or attacked, and a sentence about the
+    left-out records.
 
     If too few are left for the control experiments, other records of the dataset are added.
     """

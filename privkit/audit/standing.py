@@ -1,4 +1,4 @@
-"""Measures whether a certificate is proven, declared or withdrawn, and whether own parts always behave alike."""
+"""Measures whether a certificate is proven, declared or withdrawn, and whether a user's parts always behave alike."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def held_against_its_releases(
         return certificate
     if found := _contradiction(stages, _shape(edge, records), tuple(records.shape[1:]), batch):
         return replace(nothing(f"what was measured contradicts what is declared: {found}"), standing="declared")
-    if all(stage.place == "server" for stage in own):  # what a server does to a release earns nothing and costs nothing
+    if all(stage.place == "server" for stage in own):  # a stage at the server neither strengthens nor weakens a claim
         return certificate
     names = " and ".join(stage.name for stage in own)
     return certificate.declared(
@@ -109,7 +109,8 @@ def fewest_orders(receipts: Sequence[Receipt]) -> Receipt:
 def certified(
     config: AuditConfig, edge: Clients, seed_data: SeedData, receipt: Receipt, passes: int
 ) -> tuple[ReleaseCount, Certificate]:
-    """Count how often a run released data of one record, and compute its certificate, which measurements may refute.
+    """Count how often a run released data of one record, and compute the run's certificate, which measurements can
+    refute.
 
     `passes` is how often the attacked records are sent after training, and `receipt` describes one round.
     """
@@ -189,7 +190,7 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
 def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> list[str]:
     """A remark if a user's own lower segment draws random numbers, or moves or mixes the records of a batch.
 
-    Such a segment acts like a defense, but the undefended model has it, too, so no comparison shows what it protects.
+    Such a segment acts like a defense. The undefended model has it, too, so no comparison shows what it protects.
     """
     if not is_own_part(config.model.spec):
         return []
@@ -307,7 +308,7 @@ def _released(trial: TrialRounds, seed: int) -> Tensor:
 
 @torch.no_grad()
 def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
-    """The release of each of a user's own stages for fixed artificial records; None if it does not accept them."""
+    """The releases of a user's own stages for fixed artificial records; None for a stage that does not accept them."""
     made: list[Tensor | None] = []
     for stage in filter(is_own, stages):
         with seeded(torch.device("cpu"), 0):

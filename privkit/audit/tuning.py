@@ -103,7 +103,8 @@ def _sees_nothing(context: TrainedContext) -> str:
 
 
 def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, int]:
-    """A copy of the context in which some of the adversary's records are attacked, and the query rounds for it."""
+    """A copy of the context in which some of the adversary's records are attacked, and the number of query rounds that
+    the attack needs there."""
     data, size, attack = context.seed_data, context.round_size, context.attack
     own, seed = data.auxiliary, derive(context.cell.seed, "tune")
     if len(own) < 2 * size:
@@ -114,17 +115,19 @@ def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, i
     count = max(size, min(int(share * len(own)), len(data.victims)) // size * size)
     order = torch.randperm(len(own), generator=Generator().manual_seed(seed)).to(own.x.device)
     played, rest = own[order[:count]], own[order[count:]]
-    if context.config.auxiliary not in OF_THE_DATASET:  # labels of another task, which the defense may mix
+    # the labels are those of another task, and the defense may mix labels
+    if context.config.auxiliary not in OF_THE_DATASET:
         played = replace(played, y=torch.zeros_like(data.victims.y[:1]).expand(count, *data.victims.y.shape[1:]))
     batch, passes = context.config.training.batch_size, attack.mounting.passes
     recording = record_rounds(context.model.edge, played, batch_size=batch, seed=seed, passes=passes)
-    asks = "query" in known_to(attack) and context.config.queries.rounds != 0  # else it computes the release itself
+    # without queries, the attack computes releases itself
+    asks = "query" in known_to(attack) and context.config.queries.rounds != 0
     rehearsal = replace(context, seed_data=replace(data, victims=played, auxiliary=rest), recording=recording)
     return rehearsal, len(recording.views) if asks else 0
 
 
 def _left(rules: QueryRules, asked: int) -> QueryRules:
-    if not rules.rounds:  # any number, or none from the beginning
+    if not rules.rounds:  # the number of rounds is unlimited, or no query is allowed
         return rules
     if asked >= rules.rounds:
         raise NotApplicable(

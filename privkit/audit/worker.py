@@ -130,7 +130,7 @@ class Task:
 
     cell: str  # the cell's id
     number: int  # the task's number, unique in a run
-    names: tuple[str, ...]  # names of the files in the run folder from which it continues
+    names: tuple[str, ...]  # names of the files in the run folder from which the task continues
     files: dict[str, bytes] | None = None  # the files' contents by name; None for a worker that reads them itself
     trains: bool = False  # whether only the cell's model is trained, for which other cells wait
 

@@ -50,7 +50,8 @@ def budgets(
 
 
 def _computed(entries: list[TableEntry], tight: bool) -> dict[int, Certificate | str]:
-    """Certificates by row number, computed together; if this fails, one by one, with a sentence for each error."""
+    """Compute the certificates of all entries together, by row number. If this fails, compute them one by one; an entry
+    that fails gets a sentence instead."""
     mechanisms = [entry.mechanism for entry in entries if entry.mechanism is not None]
     deltas = [entry.delta for entry in entries if entry.delta is not None]
     rows = [entry.row for entry in entries]

@@ -24,8 +24,8 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
 
 
 def flag_of(setting: Setting) -> inspect.Parameter:
-    """Make the flag of a setting. Its default is None if a configuration file may hold the setting, so that the file
-    decides.
+    """Make the flag of a setting. The flag's default is None if a configuration file may hold the setting, so that the
+    file decides.
     """
     more: dict[str, Any] = {"parser": seed if setting.many else whole_number} if setting.kind is int else {}
     kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]

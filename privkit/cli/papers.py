@@ -242,7 +242,7 @@ def deviations_table(unlike: Sequence[PrintedValue]) -> TextTable:
 
 
 def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
-    """The heading and one row for each claim: the published number, ours, its quantity, the verdict and the reason."""
+    """The heading and one row for each claim: published number, our number, their quantity, verdict and reason."""
     heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
     return heading, [
         [one.claim, _number(one.published), _number(one.ours), one.quantity, one.verdict, one.why]
@@ -260,9 +260,9 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """The heading and one row for each published ordering ("A is better than B"), with our verdict. With `tiny`, a row
-    also has the size of the runs, the further seeds, and the verdict at tiny scale, which `tiny` has by (source,
-    claim)."""
+    """The heading and one row for each published ordering ("A is better than B"), with our verdict. `tiny` maps
+    (source, claim) to the verdict at tiny scale; if it is given, a row also has the size of the runs, the further
+    seeds, and this verdict."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:

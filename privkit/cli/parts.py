@@ -50,7 +50,8 @@ def described(kind: str) -> list[dict[str, Any]]:
     The tables come from the user's cache if it is current. A kind with installed plug-ins is never cached."""
     if any(True for _ in plug_ins(kind)):
         return _read(kind)
-    changes = [own_source(), sorted(own_table(kind).items()), __version__, sys.version]  # the cache is valid for these
+    # the cache is valid as long as none of these changes
+    changes = [own_source(), sorted(own_table(kind).items()), __version__, sys.version]
     file, state = root(cache_folder()) / f"described-{kind}.json", json.dumps(changes)
     with suppress(OSError, Broken):
         return list(opened(read_bytes(file, MOST_TEXT), kind=kind, state=state)["entries"])

@@ -56,7 +56,8 @@ class OutputOptions:
     """The output options of a command that shows a run. Raises `UsageError` if the folder of `junit` does not exist, or
     for an unknown kind of annotations."""
 
-    as_json: bool = False  # print events and the result as JSON, one object per line; with `quiet` only the result
+    # print events and the result as JSON, one object per line; with `quiet`, print only the result
+    as_json: bool = False
     quiet: bool = False  # print only failures
     junit: Path | None = None  # write JUnit XML into this file; None writes none
     # "github" prints failures as annotations of GitHub Actions, "none" does not; None prints them inside GitHub Actions
@@ -178,7 +179,7 @@ def _remarks(row: Any, shared: Sequence[tuple[str, str | None]]) -> Iterator[tup
 
 
 def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
-    """Yield each table (None if it is empty) with its note. The first shows means over seeds, or single rows."""
+    """Yield each table (None if it is empty) with its note. The first table shows means over seeds, or single rows."""
     from privkit.reports.answers import run_tables
     from privkit.reports.frontier import FRONTIER_NOTE, frontier, frontier_table
     from privkit.reports.seed_intervals import over_seeds

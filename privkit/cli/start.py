@@ -120,8 +120,8 @@ def _streams() -> _Output:
 
 
 def _refuse_small_limits() -> None:
-    """Raise `MemoryError` if the process has too little memory for the libraries, which would end it without an error.
-    A child process tests whether they load."""
+    """Raise `MemoryError` if there is too little memory to load the libraries. Without this check, the process would
+    end without an error. A child process tests whether the libraries load."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -154,7 +154,7 @@ def _reader_gone() -> NoReturn:
 @contextmanager
 def uncollected() -> Iterator[None]:
     """A context manager that pauses garbage collection, so that torch loads faster. Collection would take a seventh of
-    a command's start. Memory that is allocated inside may stay in use."""
+    a command's start. Memory that is allocated inside can stay in use afterwards."""
     before = gc.isenabled()
     gc.disable()
     try:

@@ -43,8 +43,8 @@ def use_own_caches() -> None:
 @contextmanager
 def plain_matplotlib() -> Iterator[None]:
     """Context manager in which matplotlib uses its default settings. On import, matplotlib reads a `matplotlibrc` in
-    the current folder, and fails if it is faulty. So if there is such a file, matplotlib is imported with privkit's
-    cache folder as the current folder."""
+    the current folder, and fails if this file is faulty. So if there is such a file, matplotlib is imported with
+    privkit's cache folder as the current folder."""
     use_own_caches()
     planted = os.path.lexists("matplotlibrc") and "matplotlib" not in sys.modules
     with chdir(cache_folder()) if planted else nullcontext():

@@ -1,4 +1,4 @@
-"""Records the files that a user's own code reads, by Python's audit hook, since the source may not name them.
+"""Records the files that a user's own code reads, by Python's audit hook, since the source need not name these files.
 
 When a file is opened, the hook notes it for each source file outside privkit on the call stack; it searches the stack
 up to privkit's audit, command line or registry. Files that privkit itself opens are not noted. The hook is installed
@@ -81,7 +81,7 @@ def begin() -> None:
 
 def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[str, str]:
     """The files that these source files read, directly or through sources that they called: path -> SHA-256. Files in
-    `or_by_others` count if any observed code read them. Raises `UsageError` if a file was edited since."""
+    `or_by_others` count if any observed code read them. Raises `UsageError` if a file was edited after it was read."""
     roots, found = {os.path.abspath(source) for source in sources}, dict[str, str]()
     with _lock:
         waiting = [*roots, *(set(or_by_others) & _hashes.keys())]
@@ -142,7 +142,7 @@ def _note(path: str, flags: int, frame: FrameType | None) -> None:
 
 
 def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
-    """The source files outside privkit on the call stack, and whether privkit called them. There are none if privkit
+    """The source files outside privkit on the call stack, and whether privkit called them. The set is empty if privkit
     opens the file for itself or for its data."""
     files: set[str] = set()
     while frame is not None:

@@ -20,13 +20,14 @@ AGAIN = "repeat the run's command to do that part anew"  # advice after a damage
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
-    """The message for a file that could not be read. It does not advise to delete the file, which may be intact. `unit`
-    is the folder of the result or model whose record lists the file, if any."""
+    """The message for a file that could not be read. The message does not advise to delete the file, which may be
+    intact. `unit` is the folder of the result or model whose record lists the file, if any."""
     return f"cannot read {path} ({error.strerror}); make it readable, or move {unit or 'it'} away and {AGAIN}"
 
 
 class Broken(ValueError):
-    """Raised for bytes that are not the expected record; the message continues a sentence that begins with the file."""
+    """Raised for bytes that are not the expected record; the message continues a sentence that begins with the file's
+    path."""
 
 
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:

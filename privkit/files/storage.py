@@ -96,7 +96,8 @@ def append_line(path: Path, line: str, *, flush: bool = True) -> None:
     with writing(path):
         make_folder(path.parent)
         descriptor = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-        if os.fstat(descriptor).st_nlink > 1:  # another name of it may lie outside the run, or in its backup
+        # a hard link to the file may lie outside the run, or in a backup of the run
+        if os.fstat(descriptor).st_nlink > 1:
             os.close(descriptor)
             write_bytes(path, read_bytes(path))
             descriptor = open_file(path, os.O_WRONLY | os.O_APPEND)
@@ -157,8 +158,8 @@ def read_state(path: Path) -> bytes | None:
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """Read what `save_state` wrote, without unpickling objects; None without a file. Raises `DamagedFile` as
-    `read_state`, and if the content cannot be read or a tensor contains NaN."""
+    """Read what `save_state` wrote, without unpickling objects; None without a file. Raises `DamagedFile` in the cases
+    of `read_state`, and if the content cannot be read or a tensor contains NaN."""
     import torch
 
     payload = read_state(path)

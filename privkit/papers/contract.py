@@ -1,4 +1,4 @@
-"""The interface of a paper in this package, and of one of its claims with our result."""
+"""The interfaces of this package: a paper, and one of the paper's claims compared with our result."""
 
 from __future__ import annotations
 

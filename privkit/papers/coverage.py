@@ -53,7 +53,7 @@ class Covered:
     """An entry, one state of its evidence (such as "run" or "formula"), and the printed numbers in this state."""
 
     entry: CoverageEntry
-    state: State  # the best state of its evidence for these numbers
+    state: State  # the best state of the entry's evidence for these numbers
     by: str  # the claims, methods, page, configuration or reason that the evidence consists of
     values: tuple[PrintedValue, ...]  # the printed numbers for which no other entry has better evidence
 

@@ -1,4 +1,4 @@
-"""Tests whether released data lie in the set to which a client declares to clip, up to the noise that it declares."""
+"""Tests whether released data lie in the declared clip set, up to the declared noise."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
 
 
 def _far(recording: Recording, clip: Ball | PatchBall, mechanism: SplitMechanism) -> str:
-    """The test of `beyond` for a ball: all records (or patches) together and each alone, for Gaussian noise."""
+    """The test of `beyond` for a ball and Gaussian noise, on all records (or patches) together and on each alone."""
     found, norms = [], []
     for view in recording.views:
         sent = view.smashed.double()

@@ -97,7 +97,7 @@ def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
     described, rounds = recording.description, recording.pass_rounds
     often = recording.most_released
     if mechanism.unit == "client" or mechanism.participation.rate < 1:
-        watched = (described.watched or 0) // described.passes  # the recorder kept the last ones
+        watched = (described.watched or 0) // described.passes  # the recorder kept only the last rounds
         seen = f"the recorder saw {watched}" if watched > rounds else f"the file holds {rounds} of one pass"
         less = mechanism.rounds < max(rounds, watched)
         found.hold("rounds", f"rounds = {mechanism.rounds}, but {seen}" if less else "")
@@ -221,7 +221,7 @@ def _noise(
 
 
 def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
-    """A sentence if releases vary less than their declared noise, around the mean of other releases; else empty."""
+    """A sentence if releases vary around the mean of other releases by less than the declared noise; else empty."""
     order = torch.randperm(len(released), generator=Generator().manual_seed(0))
     halves = order.chunk(2) if len(order) >= 8 else (order,)
     for number, own in enumerate(halves):
@@ -236,8 +236,8 @@ def _replayed(
 ) -> tuple[str, float, int]:
     """Test whether the release minus its replay (the same records sent again without noise) is the declared noise.
 
-    Returns a sentence if it is not, otherwise ""; for the last round, the ratio of the difference's size to the noise;
-    and the count of numbers compared there.
+    Returns a sentence if it is not, otherwise "". For the last round, also returns the ratio of the difference's size
+    to the noise, and the count of compared numbers.
     """
     clip, law, outside = mechanism.smashed, law_of(mechanism), ""
     every = []

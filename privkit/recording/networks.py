@@ -64,7 +64,7 @@ class _Program(nn.Module):
 
     def __init__(self, program: nn.Module) -> None:
         super().__init__()
-        self._program = [program]  # in a list: no child of this module
+        self._program = [program]  # in a list, so that it is no child of this module
 
     def forward(self, inputs: Tensor) -> Tensor:
         made: Tensor = self._program[0](inputs)

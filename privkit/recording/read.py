@@ -49,7 +49,7 @@ class Recording:
     folder: Path  # the recording's folder
     row_bytes: int  # bytes of one released row in the file; `views` hold its numbers as float32
     left_out: tuple[str, ...] = ()  # fields that are missing in an old recording's mechanism, so that it proves nothing
-    trust: tuple[str, ...] = ()  # modules besides privkit from which its segments and its defense may be built
+    trust: tuple[str, ...] = ()  # modules besides privkit from which the recording's segments and defense may be built
     # the second cut of a U-shape in each of these rounds, with features as `smashed`; or none
     second: tuple[View, ...] = ()
     untrimmed: Recording | None = None  # the recording before it was cut to a budget; None if it was not cut
@@ -81,7 +81,8 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels, ≥ 2: the declared one; else that per record; else the largest label plus one."""
+        """The number of classes or labels, ≥ 2: the declared number; if none is declared, the number of labels per
+        record or, with one label per record, the largest label plus one."""
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
         return self.description.classes or max([2, *counts])
@@ -155,7 +156,7 @@ class Recording:
 
     @property
     def rounds_of_one(self) -> int | None:
-        """The largest r such that one record in ten is part of at least r rounds of a pass; None if none is known."""
+        """The largest r such that one record in ten is in at least r rounds of a pass; None if no record is known."""
         parts = [self.members_of(number) for number in range(self.pass_rounds)]
         seen = [self._alike[part[part >= 0]].unique() for part in parts]
         return _of_one_in_ten(torch.cat(seen).bincount()) if any(map(len, seen)) else None

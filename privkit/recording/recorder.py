@@ -155,7 +155,7 @@ class Recorder:
             name: name of the defense, as tables show it.
             own: the adversary's own records [M, ...], in the form of `x`; most attacks need several hundred.
             own_labels: labels of the adversary's records, int64 [M], or 0 and 1 in [M, L].
-            lower: the clients' module from records to the release, including the defense; None if an adversary may not
+            lower: the clients' module from records to the release, including the defense; None if no adversary should
                 know it. An audit needs it for query and white-box attacks; without it, only passive attacks run.
             lower_builder: "module:object" that builds `lower`. Then only weights are recorded, and an audit must trust
                 the module (`--trust module`). Empty to record a TorchScript program, traced on the recorded `x`.

@@ -26,7 +26,7 @@ Ask = Callable[[Tensor], Tensor]
 _DRAWS = 8  # number of outputs over which a random segment is averaged
 _QUIET, _RANGES = 0.9, 2.0
 """The two limits of `Replay.quieter`: a share of the outputs' variance, and a number of ranges of their distances."""
-_CHANCE = 4.0  # standard errors that are attributed to chance
+_CHANCE = 4.0  # deviations up to this number of standard errors are attributed to chance
 _FLOAT = 1e-5  # rounding may change an output by this share of the output's median over the batch
 _NUMBERS = 2**21
 """Most numbers in the records that a quick check sends again, and in their releases; one round is always sent."""
@@ -40,7 +40,8 @@ class Replay:
     clean: Tensor  # float [N, ...], the mean of the segment's outputs
     spread: float = 0.0  # standard deviation of one output; 0 for a segment without randomness
     draws: int = 1  # number of outputs
-    # mean squared distances of the release and of each output from the mean of them all; empty without randomness
+    # mean squared distances of the release and of each output from the mean of release and outputs; empty without
+    # randomness
     apart: tuple[float, ...] = ()
 
     @property
@@ -71,7 +72,8 @@ class Replay:
         Without randomness, the expected variance is `variance`, as in `distance`. For a random segment, it is the
         variance of its outputs, and a correct release is one more output. The release is too quiet if it is nearer to
         the mean of all outputs than every other output, by more than twice the range of the others' distances. For a
-        correct release, the probability of this is 1.5e-4 for normal distances (measured), and less for skewed ones.
+        correct release, the probability of this is 1.5e-4 for normal distances (measured), and smaller for skewed
+        distances.
         """
         about = float((self.released - self.clean).double().square().mean())
         if not self.apart:
@@ -84,8 +86,9 @@ class Replay:
 
 @lru_cache(maxsize=4096)
 def _most(numbers: int, drawn: int) -> float:
-    """An upper limit for the ratio of two mean squares of equal Gaussian noise, of `numbers` and of `drawn` numbers (0
-    for a known variance); chance exceeds it as rarely as a normal variable exceeds four standard deviations."""
+    """An upper limit for the ratio of two mean squares of the same Gaussian noise, over `numbers` and over `drawn`
+    numbers (0 for a known variance). Chance exceeds this limit as rarely as a normal variable exceeds four standard
+    deviations."""
     from scipy.stats import chi2, f, norm
 
     rare = float(norm.sf(_CHANCE))
@@ -166,7 +169,7 @@ def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
 
     Half of the batch is replaced by neighboring records at a time: the records whose number has a 1 (or a 0) in one
     binary digit. For any two of N records, one of these 2·⌈log₂ N⌉ halves contains exactly one of the two. A
-    permutation of the outputs is no effect. Raises `ValueError` if equal batches give different outputs.
+    permutation of the outputs does not count as an effect. Raises `ValueError` if equal batches give different outputs.
     """
 
     def answer(records: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class Network(_Frozen):
     builder: _Name = ""  # "module:object", a class or function that returns the segment
     options: dict[str, Any] = {}  # keywords for the builder
     domain: bool = False  # whether the builder also gets the recording's domain, as the keyword `domain`
-    weights: _Name = ""  # file of its state dict (safetensors or npz); empty if the builder brings them
+    weights: _Name = ""  # file of its state dict (safetensors or npz); empty if the builder sets the weights
     program: _Name = ""  # file of a TorchScript program or an exported program, in place of all others
 
     @model_validator(mode="after")
@@ -86,8 +86,8 @@ class Description(_Frozen):
     records: _Name = ""  # the file that says what a record is (`privkit.domains.as_json`), in place of `image_shape`
     batch_size: _Whole  # records of one client in a round
     clients: _Seats = 1  # number of clients that send in a round
-    rounds: _Whole  # recorded messages of all clients, pass after pass
-    # rounds that the recorder saw, of which it kept the last; None if they were not counted
+    rounds: _Whole  # number of recorded rounds, of all passes together
+    # number of rounds that the recorder saw; it kept the last ones. None if rounds were not counted
     watched: _Whole | None = None
     passes: _Whole = 1  # how often the same records were sent, in the same order
     messages: _Seats = 1  # number of messages in a round, all of equal size

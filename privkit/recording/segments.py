@@ -33,10 +33,10 @@ def lower_fields(
 ) -> tuple[dict[str, Any], str]:
     """Make the fields of `recording.json` about the lower segment, and a warning if it does not reproduce every round.
 
-    The mode is training or evaluation, whichever is closer to the last release; evaluation if there is no round. If
-    noise of this `variance` hides which is closer, training mode is used under two conditions: the segment was in
-    training mode (`trained`), and in this mode records of a batch affect each other (as in batch normalization). The
-    segment's file is added to `files`. A program is traced on the records `sample`.
+    The mode is training or evaluation: the one whose output is closer to the last release, or evaluation if there is no
+    round. If noise of this `variance` hides which mode is closer, training mode is used under two conditions: the
+    segment was in training mode (`trained`), and in this mode records of a batch affect each other (as in batch
+    normalization). The segment's file is added to `files`. A program is traced on the records `sample`.
     """
     kept = segment_fields("lower", module, builder, sample, files)
     if not rounds:
@@ -126,7 +126,7 @@ def _distance(ask: Ask, sent: _Sent, variance: float) -> float:
 
 
 def _moved(ask: Ask, rounds: Sequence[_Sent], variance: float) -> str:
-    """A warning about the latest of these rounds that the segment does not reproduce; empty if it reproduces all."""
+    """A warning about the latest of `rounds` that the segment does not reproduce; empty if it reproduces all rounds."""
     for made, sent in enumerate(reversed(rounds)):
         if (far := _distance(ask, sent, variance)) <= FAR:
             continue

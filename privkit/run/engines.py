@@ -69,7 +69,7 @@ class Processes(Executor):
         return future
 
     def _ended(self, slot: int, future: Future[Any], inner: Future[Any]) -> None:
-        """Pass on the outcome of a task; if its process died, the error says how it died."""
+        """Pass on the outcome of a task; if the task's process died, the error says how."""
         with self._lock:
             self._load[slot] -= 1
         if inner.cancelled():
@@ -208,7 +208,8 @@ def _queue() -> Any:
 
 
 def _submitit_module() -> Any:
-    """Import submitit with its logging setup disabled, which would close other handlers here; jobs still use it."""
+    """Import submitit without its logging setup, which would close other log handlers of this process; jobs still run
+    it."""
     level = "SUBMITIT_LOG_LEVEL"
     ours = level not in os.environ
     os.environ.setdefault(level, "NOCONFIG")

@@ -109,12 +109,12 @@ class RunFolder:
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
         """Store which files the code of a cell (defense, attack, seed) has read so far; return the provenance of its
-        result. Raises `UsageError` if a file was edited since, and `RunFolderError` if an earlier process read other
-        content from it."""
+        result. Raises `UsageError` if a file was edited after it was read, and `RunFolderError` if an earlier process
+        read other content from the file."""
         if not made_of.cell.code:
             return made_of.cell
         seen = made_of.seen()
         self.begin(cell, seen)
-        model = self.made_of(self.model(cell.model_id))  # another process may have trained it
+        model = self.made_of(self.model(cell.model_id))  # another process may have trained the model
         files = {} if model is None else model.files
         return seen.cell.model_copy(update={"files": files | seen.cell.files})

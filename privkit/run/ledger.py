@@ -164,8 +164,8 @@ class RunLedger(RunFolder):
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
-        """Write a continued run's threads, settings and plan into the manifest; an earlier version may have planned
-        less."""
+        """Write a continued run's threads, settings and plan into the manifest; an earlier version of privkit may have
+        planned fewer cells."""
         changes = {"threads": threads, "settings": dict(settings), "cells": self._planned}
         if {name: getattr(self.manifest, name) for name in changes} != changes:
             self.manifest = self.manifest.model_copy(update=changes)
@@ -208,8 +208,8 @@ class RunLedger(RunFolder):
         return rows, mended
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
-        """Store a worker's `files` (path in the folder -> content), and remove the checkpoints `gone`. The order of
-        writing keeps unfinished work from looking finished. A finished model or result stays, except the record of
+        """Store a worker's `files` (path in the folder -> content), and remove the checkpoints `gone`. Files that mark
+        work as finished are written last. Files of a finished model or result are not replaced, except the record of
         files that its code read."""
         marks = {"models": TRAINED, "cells": "result.json"}
         for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):

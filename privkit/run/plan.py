@@ -113,8 +113,8 @@ class Schedule:
     - another cell is running the control experiments of the same attack, and some other cell can begin instead;
     - it attacks the undefended model only for comparison (a twin), and the attack has not failed on a defense so far.
 
-    `known` has labels of attacks with a result, whose control experiments need no wait; `trained` says whether a model
-    is finished, and `lost` whether a cell's attack failed, so that its twin is needed.
+    `known` has the labels of attacks with a result; no cell waits for their control experiments. `trained` says whether
+    a model is finished, and `lost` says whether a cell's attack failed, so that its twin must run.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Schedule:
         self._of_a_kind = grouped(cells, lambda cell: (cell.defense.label, cell.attack.label))
 
     def take(self) -> Cell | None:
-        """Mark the next cell (defense, attack, seed) as started, and return it; None if the others have started or
+        """Mark the next cell (defense, attack, seed) as started, and return it; None if each cell has started or must
         wait."""
         able = (cell for cell in self._left if not self._waits(cell))
         first = next(able, None)
@@ -166,7 +166,7 @@ class Schedule:
         return cell
 
     def _release(self, cell: Cell) -> None:
-        """Note that a cell no longer trains its model or begins its attack, so that other cells may."""
+        """Note that a cell no longer trains its model or begins its attack, so that another cell can do this."""
         for held, name in ((self._training, cell.model_id), (self._beginning, cell.attack.label)):
             if held.get(name) == cell.id:
                 del held[name]

@@ -216,7 +216,7 @@ def _code(modules: set[str]) -> Provenance:
 
 
 def _modules(spec: Any) -> Iterator[str]:
-    """Names of the modules of a specification, of its bases and fields, and of the objects that it imports."""
+    """Names of the modules that define a specification, its bases, its fields, and the objects that it imports."""
     imports = getattr(spec, "imports", None)
     if callable(imports):
         yield from imports()

@@ -51,8 +51,9 @@ def own_source() -> str:
 
 
 class Sources(NamedTuple):
-    """Dependencies of the results of a user's modules: `code` has the SHA-256 of each module's file, `files` of weights
-    and environment variables ($NAME) that the code names; `installed` lists the packages that the modules import."""
+    """Dependencies of the results of a user's modules: `code` has the SHA-256 of each module's file. `files` has the
+    SHA-256 of weights and of environment variables ($NAME) that the code names. `installed` lists the packages that the
+    modules import."""
 
     code: dict[str, str]
     files: dict[str, str]
@@ -65,7 +66,7 @@ def sources(named: Iterable[str]) -> Sources:
     Imports are found anywhere in the source, and in the objects of a loaded module. privkit, the standard library and
     `_LIBRARIES` are left out; installed packages are hashed only if they are in `named`. A weights file is hashed if a
     string in the source names it and it lies in the module's or the current folder. Raises `UsageError` if a file was
-    edited after its import, since the running code then differs from it.
+    edited after its import, since the running code then differs from the file.
     """
     named = list(named)
     own = {name.partition(".")[0] for name in named}
@@ -150,7 +151,7 @@ def _digest(name: str, module: ModuleType | None, path: Path) -> str:
     except OSError as error:
         raise UsageError(f"cannot read the source of {name}, {path} ({error.strerror}); restore the file") from None
     spec, (known, first) = getattr(module, "__spec__", None), _seen.get(name, (None, digest))
-    same = known is None or known is spec  # a module that is imported again has a new one
+    same = known is None or known is spec  # a module that is imported again has a new spec
     if spec is not None and same and first != digest:
         raise UsageError(
             f"{path} was edited after this process imported it, and the old code would run; start Python anew"
@@ -220,7 +221,7 @@ def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
 
 
 def _held(module: ModuleType | None) -> Iterator[tuple[str, ModuleType | None]]:
-    """Modules to which the objects in a loaded module belong; the source may not import them by name."""
+    """Modules to which the objects in a loaded module belong; the source need not import these modules by name."""
     for value in list(vars(module).values()) if module is not None else ():
         if isinstance(value, ModuleType):
             yield value.__name__, value

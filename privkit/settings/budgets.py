@@ -26,7 +26,7 @@ class Budget(Checked):
     private: _Images  # the client's training images
     auxiliary: _Images  # the adversary's images
     test: _Images  # images for the task's accuracy
-    victims: _Images  # private images that are attacked, a multiple of the batch size (else rounded down)
+    victims: _Images  # private images that are attacked, rounded down to a multiple of the batch size
     epochs: _Passes  # epochs of task training
     attack_epochs: _Passes  # epochs of an attack's training, unless the attack names its own
     # largest number of times that these epochs are doubled, as long as each doubling lowers an attack's held-out error

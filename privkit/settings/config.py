@@ -85,7 +85,7 @@ class AuditConfig(ExecutionSettings):
             without `resolve`.
         also: the configurations of this run for defenses under other protocols, one for each protocol; see the property
             `parts`.
-        remarks: by a defense's label, a sentence that `auto` has no measurements of this defense.
+        remarks: label of a defense -> a sentence that says that `auto` has no measurements of this defense.
     """
 
     defenses: tuple[Component, ...]

@@ -30,7 +30,7 @@ def _split_protocol(given: Any) -> tuple[Any, Any]:
 
 
 def _with_protocol(label: str, protocol: str) -> str:
-    """Add a protocol to a defense's label; in a chain of several defenses, to the first one.
+    """Add a protocol to a defense's label or, in a chain of defenses, to the label of the first defense.
 
     >>> _with_protocol("gaussian_noise:sigma=2.0@mixer+masking", "sl")
     'gaussian_noise:sigma=2.0,protocol=sl@mixer+masking'
@@ -43,8 +43,8 @@ def _with_protocol(label: str, protocol: str) -> str:
 def defense_pairs(defenses: Iterable[Any], run: Any) -> list[Part]:
     """Group defenses by the protocol that they name, or else by `run`, the run's protocol; in order of occurrence.
 
-    Without both, it is `cutmixsl` for a defense that mixes several clients, and otherwise `sl`. Every protocol gets an
-    undefended baseline, since results under different protocols cannot be compared.
+    If neither names one, the protocol is `cutmixsl` for a defense that mixes several clients, and otherwise `sl`. Every
+    protocol gets an undefended baseline, since results under different protocols cannot be compared.
 
     >>> [(p.label, [d.label for d in part]) for p, part in defense_pairs(["patch_shuffle", "mixup"], None)]
     [('sl', ['none', 'patch_shuffle']), ('cutmixsl', ['none:protocol=cutmixsl', 'mixup'])]
@@ -62,7 +62,8 @@ def defense_pairs(defenses: Iterable[Any], run: Any) -> list[Part]:
         elif defense.name == "none":
             under = None
         else:
-            under = parse("protocols", "cutmixsl" if defense.spec.group > 1 else "sl")  # one client unless it mixes
+            # one client, unless the defense mixes clients
+            under = parse("protocols", "cutmixsl" if defense.spec.group > 1 else "sl")
         pairs.append((defense, under))
     if not pairs:
         raise UsageError("name at least one defense and one attack")

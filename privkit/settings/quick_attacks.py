@@ -34,10 +34,10 @@ class Chosen:
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """Choose the attacks of `--attack auto` for one defense.
 
-    A table lists the strongest attacks on single defenses. For options that it lacks, the attacks that identified the
-    most records in the registry of measured defenses come before the table's. For a chain, or if neither has the
-    options, the table's attacks on each stage come first, and a general list follows. `shared` says whether several
-    clients share a lower segment.
+    A table lists the strongest attacks on single defenses. For options that the table lacks, the attacks that
+    identified the most records in the registry of measured defenses come before the table's attacks. For a chain, or if
+    neither table nor registry has the options, the table's attacks on each stage come first, and a general list
+    follows. `shared` says whether several clients share a lower segment.
 
     >>> from privkit.parts.registry import parse
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks

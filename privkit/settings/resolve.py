@@ -102,7 +102,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """The settings that a manifest stores: for a recording the user's, otherwise all; and always the data root."""
+    """The settings that a manifest stores, always with the data root: all of them or, for a recording, those the user
+    gave."""
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
     return table.kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
@@ -297,7 +298,8 @@ def _auxiliary(given: Any, dataset: Component) -> str:
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Set an attack's epochs from the budget unless the user named them; `UsageError` if its declaration is faulty."""
+    """Set an attack's epochs from the budget unless the user named them; `UsageError` for an attack with a faulty
+    declaration."""
     from privkit.attacks.declaration import check_declared
 
     spec: AnyAttack = attack.spec

@@ -33,10 +33,11 @@ class Setting:
     absent: str = ""  # the behavior without the setting, in words, if `default` does not show it
     # converts a value from a flag, a file or Python to its checked form; by default, a switch is a bool, `many` a list
     check: Callable[[Any], Any] = lambda given: given
-    answer: bool = True  # whether it may change a result, so that the fingerprint of a run depends on it
-    file: bool = True  # whether a configuration file may hold it
-    recorded: bool = False  # whether an audit of a recording may have it; the other settings describe a training
-    of_cell: bool = True  # whether the command of one cell repeats it from the command of its run
+    answer: bool = True  # whether the setting may change a result, so that the fingerprint of a run depends on it
+    file: bool = True  # whether a configuration file may hold the setting
+    # whether an audit of a recording may have the setting; the other settings describe a training
+    recorded: bool = False
+    of_cell: bool = True  # whether the command of one cell repeats the setting from the run's command
 
     @property
     def flag(self) -> str:

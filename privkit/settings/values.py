@@ -62,7 +62,7 @@ as_device = _must_be(
 
 
 def as_many(value: Any) -> Sequence[Any]:
-    """The value as a list, unless it is a list or tuple already."""
+    """Return a list or tuple as it is, and any other value in a list."""
     return value if isinstance(value, list | tuple) else [value]
 
 

@@ -16,8 +16,8 @@ class Certificate:
     """What is proven (or claimed by a user) about the privacy of one mechanism.
 
     Attributes:
-        kind: "nothing"; "permutation_count" (a number of equally likely orders of tokens, or the number of orders among
-            which guessing is as hard); or "differential_privacy".
+        kind: "nothing"; "permutation_count" (the number of equally likely orders of tokens or, for unequal
+            probabilities, the number of equally likely orders that are as hard to guess); or "differential_privacy".
         statement: the claim in one sentence, with its limits.
         standing: "proven" if privkit itself ran the mechanism, or if only a mechanism was given, without a release;
             "declared" if a user claims that a release came from this mechanism, or if privkit ran it and the claim

@@ -22,7 +22,8 @@ class EmpiricalBound:
             methods.
         mu: lower bound on μ of a Gaussian trade-off curve; None if it was not computed.
         curve_epsilon: the accountant's ε for the trade-off curve that the scores support, which is compared with the
-            claim instead of `epsilon`. It may be larger, since an accountant may overestimate ε. None if not computed.
+            claim instead of `epsilon`. This ε may be larger than `epsilon`, since an accountant may overestimate ε.
+            None if not computed.
         method: name of the computation, in words.
         assumed: the family of trade-off curves that `epsilon` assumes without a check; empty if `epsilon` holds for
             every (ε, δ)-DP mechanism, None if this is unknown.

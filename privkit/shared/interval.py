@@ -31,7 +31,7 @@ class Interval:
 def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Interval:
     """The share of hits among independent trials, with its exact confidence interval.
 
-    A trial with several dependent parts may count with its share of hits; `hits` is then rounded down for the lower
+    A trial with several dependent parts can count with its share of hits; `hits` is then rounded down for the lower
     limit and up for the upper limit. Raises ValueError without a trial.
 
     Source: Clopper and Pearson 1934, computed by scipy `binomtest`.

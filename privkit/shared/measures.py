@@ -21,12 +21,14 @@ class Measure:
     title: str = ""  # the name in sentences, charts and cards; empty for `name`
     heading: str = ""  # heading of its table column; empty for the title with an arrow (up if higher is safer)
     spoken: str = ""  # the name in sentences on checks; empty for the title
-    higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if either may
+    higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if neither direction does
     within: tuple[float, float] = UNIT  # range of the values (low, high), which limits intervals over seeds
     unit: str = ""  # unit of the values; empty for a number without unit
     digits: int = 3  # number of printed decimals
-    fitted: bool = False  # whether the truth chooses a threshold or class names, so that guesses exceed chance
-    compared: bool = True  # whether attacks and runs are compared by it; False if another measure says the same
+    # whether the truth chooses a threshold or class names, so that even random guesses exceed chance
+    fitted: bool = False
+    # whether attacks and runs are compared by this measure; False if another measure says the same
+    compared: bool = True
 
     def __post_init__(self) -> None:
         title = self.title or self.name
@@ -38,7 +40,8 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """A floor, i.e. a guess at a record without the release, such as the mean image. Successful attacks are closer."""
+    """A floor, i.e. a guess at a record without the release, such as the mean image. A successful attack's guess is
+    closer to the record."""
 
     name: str  # key of the guess in the field `floors` of a result row
     title: str  # the guess's name in tables

@@ -23,8 +23,8 @@ def numbered(seed: int, name: str, number: int) -> int:
     """Derive the seed, in [0, 2⁶²), of one of many numbered random streams; `name` contains {} for the number, from 0.
 
     torch's CPU generator uses only the last 32 bits of a seed. If a smaller number's seed has the same last bits as the
-    seed from `derive`, another seed is taken. Otherwise two rounds would add the same noise; among 10,000 rounds, this
-    has a probability of 1 %.
+    seed from `derive`, another seed is taken. Otherwise two rounds could add the same noise; among 10,000 rounds, this
+    would happen with probability 1 %.
     """
     block, place = divmod(number, _BLOCK)
     return _block(seed, name, block)[place]

@@ -20,7 +20,8 @@ from privkit.training.clients import ClientForward, Clients
 from privkit.training.no_labels import drawn_labels
 from privkit.training.stacked import Stacked
 
-_TRIALS = 4  # number of rounds of copies that are also computed in full; black images of one round hide random draws
+# number of rounds of copies that are also computed in full; more than one, since black images can hide random draws
+_TRIALS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,8 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
 
 
 def black_box_query(edge: Clients) -> Query:
-    """Make the adversary's query: a function that sends its own images, with random labels, through the clients, and
-    returns their release."""
+    """Make the adversary's query: a function that sends the adversary's own images, with random labels, through the
+    clients, and returns the release."""
     lowers = CopiesOnce(edge.lowers)
 
     @torch.no_grad()
@@ -165,7 +166,8 @@ class CopiesOnce:
 
     def __init__(self, lowers: Stacked) -> None:
         self._lowers = lowers
-        self.trials = _TRIALS if type(lowers) is Stacked else None  # rounds left to compute in full, too; None for all
+        # number of further rounds to compute in full, too; None if all are
+        self.trials = _TRIALS if type(lowers) is Stacked else None
 
     def __call__(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
         """Evaluate the segments as `Stacked.forward` does; the output is one tensor."""

@@ -151,7 +151,7 @@ class LiveClients:
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
     """A function by which the server applies the clients' defense to its own smashed data (`ImageObservation.imitate`).
-    The clients' defense and frozen block are public. Of their lower segments, only the shape of the output is used.
+    The clients' defense and frozen block are public. Of the clients' lower segments, only the output's shape is used.
 
     The result is None if the defense acts on images before the lower segments, mixes several clients, is applied by the
     server, changes the shape of smashed data, or has no effect on them.

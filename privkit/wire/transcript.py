@@ -23,7 +23,8 @@ class RecordedRound:
 
     Attributes:
         view: the server's view: releases [M·B, ...], public random numbers, and in `cut_gradient` the gradient that the
-            server sends back: the mean over messages if gradient=average, otherwise of each message's own loss.
+            server sends back: the mean over messages if gradient=average, otherwise the gradient of each message's own
+            loss.
         received: the view of each sending client; empty if images are mixed before the lower segments. `smashed` [B,
             ...] is the output of its lower segment before the defense. `cut_gradient` is the gradient that arrives
             there after the defense's backward pass, plus the gradient of the client's penalty, if any; None if lower

@@ -57,8 +57,9 @@ class Spent:
     """
 
     clock: Callable[[], float]  # returns the time in seconds, as `privkit.torch_utils.clock`
-    training: float | None = None  # seconds of training the model, even if for another cell; None for a recording
-    controls: float = 0.0  # seconds of the attack's control experiments, even if for another cell
+    # seconds of training the model, even if another cell trained it; None for a recording
+    training: float | None = None
+    controls: float = 0.0  # seconds of the attack's control experiments, even if another cell ran them
     earlier: float = 0.0  # seconds of the attack before the run was interrupted
     _since: float = field(init=False)
 
@@ -66,7 +67,7 @@ class Spent:
         self._since = self.clock()
 
     def trained(self, seconds: float) -> None:
-        """Note that the model is trained; later seconds belong to the attack."""
+        """Note the `seconds` that training the model took; later seconds belong to the attack."""
         self.training, self._since = seconds, self.clock()
 
     @contextmanager
@@ -94,7 +95,8 @@ class Spent:
 
 @dataclass(frozen=True, kw_only=True)
 class AttackContext:
-    """What one attack of an audit may use: the recorded messages, and the parts of the model that its adversary knows.
+    """What is given to one attack of an audit: the recorded messages, and the parts of the model that the adversary
+    knows.
 
     Methods that give access to the model return None if its adversary cannot know it; subclasses for a trained model or
     a recording supply the model.
@@ -106,7 +108,7 @@ class AttackContext:
     folder: RunFolder  # the run on disk
     progress: Progress  # displays the progress
     log: Callable[[str], None]  # the cell's log
-    made_of: Ingredients  # provenance of the cell and of everything it shares with others
+    made_of: Ingredients  # provenance of the cell and of everything that it shares with other cells
     spent: Spent  # the stopwatch of this cell
     recording: RecordedRounds  # the messages of the attacked records, sent after training
     certificate: Certificate | None  # what is proven about the run's privacy; None if this is unknown
@@ -168,7 +170,8 @@ class AttackContext:
         return False
 
     def beside_the_release(self) -> str:
-        """A sentence if the server also received data on records that attacks on the release do not use; else empty."""
+        """A sentence if the server also received other data on the records, which attacks on the release ignore; else
+        empty."""
         return ""
 
     def keeps_labels(self) -> bool:
@@ -191,7 +194,7 @@ class AttackContext:
         return None if edge is None or not holds_all(edge) else imitated(edge, self.seed_data.splits.domain)
 
     def defended(self) -> Defended | None:
-        """The clients' defense, for control experiments; None if these have no access to it."""
+        """The clients' defense, for control experiments; None if the experiments have no access to the defense."""
         domain, batch = self.seed_data.splits.domain, self.config.training.batch_size
         edge, seed = self._edge, derive(self.cell.seed, "controls")
         return None if edge is None else defense_of(edge, domain, batch, seed)
@@ -217,7 +220,8 @@ class AttackContext:
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
         """Run the attack's control experiments, in which it must succeed on easy data and fail on noise.
 
-        Results are stored: `mount`, which runs the experiments, is called once for each attack, release shape and `of`.
+        `mount` runs the experiments. Its results are stored, so it is called once for each attack, release shape and
+        value of the keywords `of`.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
@@ -275,9 +279,9 @@ def must_have_one_label(context: AttackContext) -> None:
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
     """Measure how well scores separate positive examples, bool [N]: AUC, advantage, and TPR at 1 % false positives.
 
-    If the AUC's whole interval lies below 1/2, the other two use the negated scores, and their `method` says so.
-    Otherwise the sign is kept, since the better of two signs would suggest a leak where there is none. `batches` [N],
-    the round of each example, adds the mean AUC within rounds.
+    If the AUC's whole interval lies below 1/2, the other two metrics use the negated scores, and their `method` says
+    so. Otherwise the sign is kept: always choosing the better sign would suggest a leak where there is none. `batches`
+    [N], the round of each example, adds the mean AUC within rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)

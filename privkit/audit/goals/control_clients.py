@@ -30,7 +30,7 @@ from privkit.wire.channel import Queries, answer_of, black_box_query, public_blo
 from privkit.wire.hijack import imitated
 
 _INSIDE = 0.99  # derivatives are taken at this share of the way from the mean image to a record, inside clip limits
-_WHOLE = 1e-4  # share of a difference's squared norm that a complete projection may miss
+_WHOLE = 1e-4  # a projection counts as complete if it misses at most this share of a difference's squared norm
 _HALF = 0.5  # a release contains a word if the projection of a 1 at the word's place is above this
 _HALVINGS = 8  # number of scale factors 1, 1/2, 1/4, … that are tried until the defense's bounds change no record
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
@@ -92,7 +92,7 @@ class HonestClients:
     ) -> HonestClients:
         """Build clients for a control experiment: they send the records themselves through the defense, without noise.
 
-        `shape` is a record's shape; images may be smaller than the run's. If the defense moves or drops tokens,
+        `shape` is a record's shape; images can be smaller than those of the run. If the defense moves or drops tokens,
         `marked` adds a mark to each token that reveals its record (`Marked`).
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
@@ -145,7 +145,8 @@ class HonestClients:
         parts = []
         for number, (given, direction) in enumerate(zip(rounds, wanted.unflatten(0, shape), strict=True)):
             seen = direction
-            for often in dict.fromkeys((1, passes)):  # if one pass reveals all of it, others add nothing
+            # if one pass reveals the whole difference, further passes add nothing
+            for often in dict.fromkeys((1, passes)):
                 release = partial(self._released, often, len(rounds), derive(seed, number))
                 seen = projected(release, given, direction)
                 if (direction - seen).square().sum() <= _WHOLE * direction.square().sum():

@@ -105,17 +105,17 @@ class Sending:
     """One run with canaries: the releases, and the releases that the adversary expects with and without each canary."""
 
     views: list[View]  # what the adversary saw
-    rows: Tensor  # int64 [R, K], the released record that contains canary k or its counterpart in pass r
+    rows: Tensor  # int64 [R, K], number of the released record that contains canary k or its counterpart in pass r
     present: Tensor  # [K, ...] or [R, K, ...], the expected release with the canary
-    absent: Tensor  # the same with its counterpart
+    absent: Tensor  # of the same shape: the expected release with the canary's counterpart
     claim: Certificate  # the certificate that such canaries test
     mechanism: SplitMechanism | None  # the claimed mechanism; None without a claim
     shared: str  # why canaries depend on each other; empty if they are independent trials
-    refuted: str = ""  # why the run's certificate is wrong, whatever the attack's scores; empty if it is not
+    refuted: str = ""  # why the run's certificate is wrong, whatever the attack's scores; empty if nothing refutes it
 
 
 def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Send each of K images or, by its coin, its counterpart: the image whose release differs most from its own."""
+    """Send each of K images or, by its coin, its counterpart: the candidate image with the most different release."""
     edge, victims = context.model.edge, context.seed_data.victims
     size, passes, silent = context.round_size, context.release_count.epochs, noiseless(edge)
     located = tells_where(silent, victims.x[:size])
@@ -132,7 +132,7 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     members, why = sent.members.view(passes, -1), sent.receipts[0].shared
     if not why and context.release_count.lower_model != "frozen":
         why = "the lower segment learns from the canaries"
-    if not why:  # another batch may change a release by far less than the counterpart does
+    if not why:  # canaries are independent only if the batch changes a release by far less than the counterpart does
         together, alone = look(images).double(), rows_where(coins, present, absent).double()
         if not torch.allclose(together, alone, rtol=1e-5, atol=1e-3 * float((present - absent).abs().max())):
             why = _MEET
@@ -153,7 +153,8 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:
-    """For each of K canaries, find the image whose release by the same client differs most: its number, int64 [K].
+    """For each of K canaries, find the candidate whose release by the same client differs most from the canary's;
+    return its number, int64 [K].
 
     Args:
         present: releases of the canaries, [K, ...], ordered by round, and within a round by client.
@@ -202,11 +203,12 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the mixture expected with each of K canaries, and with its counterpart, in P passes: two [P, K, ...].
+    """Compute the mixtures that are expected with each of K canaries and with its counterpart in each of P passes: two
+    tensors [P, K, ...].
 
     The other images of a mixture are assumed to be the mean of a canary and its counterpart. `present` and `absent`,
     [K, ...], are the releases of each canary and its counterpart alone. `members`, int64 [P, places in a pass], is the
-    canary at each place, −1 for none.
+    number of the canary at each place, −1 for none.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)
@@ -227,7 +229,7 @@ def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
     """The number of the released record that contains each of K images, in each of R passes over them, int64 [R, K]."""
     passes, seats = members.shape
     at = torch.arange(passes * seats, device=members.device).view(passes, seats) // mixed
-    spare = torch.where(members >= 0, members, count)  # empty seats write to a place of their own
+    spare = torch.where(members >= 0, members, count)  # empty places write to an extra column, which is dropped
     return members.new_zeros(passes, count + 1).scatter(1, spare, at)[:, :count].cpu()
 
 
@@ -239,7 +241,8 @@ def noiseless(edge: Clients) -> Clients:
 
 
 def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Send each of K images with its own label (`coins` true, bool [K]) or another, and record the returned gradients.
+    """Send each of K images with its own label (`coins` true, bool [K]) or with another label, and record the returned
+    gradients.
 
     The model is not trained in these rounds, so the result is a lower bound on what a training of the same number of
     rounds reveals. Raises `NotApplicable` if the run's labels, server or parts do not allow this.
@@ -274,8 +277,9 @@ def _returned(
 ) -> tuple[list[View], Tensor]:
     """Send K images in `times` passes without training, and record the gradients that come back.
 
-    `pair`, int64 [2, K], holds the two candidates for the used `labels` [K]. Returns the adversary's view of each pass,
-    and the gradients, of F numbers, that are expected for either candidate, [times, 2, K, F].
+    `pair`, int64 [2, K], holds two candidate labels for each image; the images are sent with `labels` [K]. Returns the
+    adversary's view of each pass, and the gradients, of F numbers, that are expected for either candidate, [times, 2,
+    K, F].
     """
     edge, victims = deepcopy(context.model.edge).eval(), context.seed_data.victims
     upper, device = deepcopy(context.model.upper).eval(), victims.x.device
@@ -287,7 +291,8 @@ def _returned(
     for time in range(times):
         transcript, either = Transcript(), []
         for number, rows in enumerate(rounds):
-            # The server computes gradients at the release that it received, so the expected ones use it, too.
+            # The server computes gradients at the release that it received, so expected gradients are computed there,
+            # too.
             recorded = transcript(edge, upper, victims.x[rows], labels[rows], own, number=number)
             either.append(_either_side(upper, recorded.sent.release.smashed, pair[:, rows], silent, averaged, expected))
         sides.append(torch.cat(either, 1).cpu())

@@ -27,10 +27,10 @@ class Timed:
     seconds: float = 0.0  # seconds of the whole attack, on the records with which it was timed
     epochs: int = 0  # training epochs in these seconds, to estimate control experiments; 0 without training
     records: int = 1  # number of private records in the rehearsal, and also of the adversary's own records
-    victims: int = 1  # attacked records of the rehearsal
+    victims: int = 1  # number of attacked records in the rehearsal
     reason: str = ""  # why nothing was measured, or what the seconds leave out; else empty
     controls: float = 0.0  # additional seconds of control experiments
-    most: float = 0.0  # the largest number of seconds, if the attack fails; 0 if not estimated
+    most: float = 0.0  # seconds of the attack if it fails and is repeated as often as allowed; 0 if not estimated
 
 
 class Cost(NamedTuple):
@@ -61,7 +61,8 @@ class AuditGoal:
         )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
-        """The attack's input, with the fields `held`, for a dry run that measures its time; None if it is not timed."""
+        """The attack's input, with the fields that `held` names, for a dry run that times the attack; None if it is not
+        timed."""
 
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """Estimate the cost of an attack in a run from its measured time on random records.

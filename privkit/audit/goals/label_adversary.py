@@ -1,4 +1,4 @@
-"""What a label attack observes. Its adversary is a client, a U-shape's server, or some parties of a vertical split."""
+"""What a label attack observes. The adversary is a client, a U-shape's server, or some parties of a vertical split."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def observed(
 def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
     """Split texts in recorded rounds into one example for each position; its label is the next token, −1 for padding.
 
-    The scores of all `words` words at all positions may not fit into memory, so only the first rounds are used, up to
-    `_MOST_SCORES` scores. The returned sentence says if rounds are left out.
+    Scores for all `words` words of the vocabulary at all positions may not fit into memory, so only the first rounds
+    are used, up to `_MOST_SCORES` scores. The returned sentence says if rounds are left out.
     """
     made, left = Transcript(), _MOST_SCORES // words
     for kept in transcript.rounds:
@@ -116,8 +116,8 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
 def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
     """Indices of the examples whose labels the adversary knows, int64; empty if the attack uses no known labels.
 
-    They are a few examples of each label in `own` [N]. If the attack asks for none of each label, they are the first
-    positive example of each round; `rounds` [N] are the examples' rounds.
+    The known examples are a few of each label in `own` [N]. If the attack asks for no examples of each label, they are
+    the first positive example of each round; `rounds` [N] are the examples' rounds.
     """
     if "known_rows" not in known_to(attack):
         return own[:0]
@@ -155,7 +155,8 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
 
 
 def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
-    """The label of the other client's record in the mixture of each sent record, [clients, N]; −1 if there is none.
+    """For each sent record, the label of the other client's record in the same mixture, [clients, N]; −1 if there is
+    none.
 
     Either the defense mixes the records of two clients, or two clients get the mean of their gradients.
     """

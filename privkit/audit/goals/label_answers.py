@@ -23,9 +23,9 @@ def best_cut(
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
     """Return the AUC at each cut of a U-shape and, for the best cut, the scores of each epoch and their average.
 
-    The best cut has the largest AUC of the averaged scores. If only one label is scored, scores may have either sign,
-    and the AUC farthest from 1/2 counts. `records` holds the ids of each epoch's records; None uses the last epoch
-    only.
+    The best cut has the largest AUC of the averaged scores. If only one label is scored, the sign of the scores is
+    unknown, so the AUC farthest from 1/2 counts. `records` holds the ids of each epoch's records; None uses the last
+    epoch only.
     """
     said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
     if not said:

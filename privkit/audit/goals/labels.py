@@ -43,7 +43,7 @@ Remembered = dict[int, Tensor]
 """Client -> ids of the records whose labels it knows, which stay the same in all epochs."""
 Epoch = tuple[Tensor, Remembered]
 """The ids of the N records that each client sent in one epoch, [clients, N], and the records with known labels."""
-_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # one replayed epoch at most
+_KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # at most one replayed epoch
 
 
 def ask(context: AttackContext) -> Row:
@@ -203,7 +203,7 @@ def asked(
                 raise NotApplicable(f"no gradient was recorded at the {cut} cut")
         found = attack.run(observation, context.generator(), stage(f"round {first}, client {client}{where}"))
         scores = scores_of(attack, found)
-        # Known labels are not scored, nor records that are mixed with no other one.
+        # Two kinds of records are not scored: those with known labels, and those that are mixed with no other record.
         asked_for = ~torch.isin(scores.examples, known) & (truth[scores.examples] >= 0)
         judged, values = scores.examples[asked_for], scores.values[asked_for]
         batch = rounds[judged] * clients + client
@@ -223,9 +223,9 @@ def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None
 
 
 def _repeated(context: TrainedContext) -> Transcript:
-    """Repeat the training and record the attacked epoch; it is cached for the next attack on this model."""
+    """Repeat the training, record the attacked epoch, and cache the record for the next attack on this model."""
     attack: LabelAttack = context.cell.attack.spec
-    reader = attack.name if is_own_part(attack) else ""  # may change the transcript in place
+    reader = attack.name if is_own_part(attack) else ""  # a user's own attack may change the transcript in place
     key = (str(context.folder.origin), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)
     if key not in _KEPT:
         steps, epochs = context.steps, context.config.budget.epochs
@@ -312,8 +312,8 @@ class _Labels(AuditGoal):
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """Estimate the cost of repeating the training and attacking each client, in one epoch or all, at all cuts.
 
-        An attack that reads gradients learns from all records; other attacks, and the controls, from the few with known
-        labels.
+        An attack that reads gradients learns from all records. Other attacks and the controls learn only from the few
+        records with known labels.
         """
         protocol, epochs = config.protocol.spec, config.budget.epochs
         times = protocol.active * (2 if protocol.labels == "kept" else 1)

@@ -29,7 +29,7 @@ from privkit.training.round import answered
 def ask(context: TrainedContext) -> Row:
     """Run a membership inference attack on private images that training released, and equally many test images.
 
-    Both go through the model in one random order, so a defense that mixes a batch mixes both kinds.
+    Members and non-members go through the model in one random order, so a defense that mixes a batch mixes both kinds.
     """
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
@@ -99,12 +99,13 @@ def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
 def _fit(context: TrainedContext) -> Fit:
     """Make a function that trains a shadow model on given images and returns its prediction function.
 
-    The adversary's other images are added until the real model's number of images is reached. The function itself holds
-    no attacked image.
+    The adversary's other images are added until the real model's number of images is reached. The function itself
+    stores no attacked image.
     """
     config, cell, real = context.config, context.cell, context.seed_data
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size
-    others = len(auxiliary) if config.auxiliary == "disjoint" else 0  # otherwise they have other classes or are private
+    # other auxiliary images have other classes or are private
+    others = len(auxiliary) if config.auxiliary == "disjoint" else 0
     none = real.victims[torch.arange(0)]
     splits = replace(real.splits, private=none, auxiliary=none, test=none, validation=None)
     own = replace(real, victims=none, splits=splits)
@@ -119,7 +120,8 @@ def _fit(context: TrainedContext) -> Fit:
         )
         seed = int(torch.randint(2**31, (1,), generator=draws))
         shares = config.partition.spec.assign(private.y.cpu(), config.protocol.spec.clients, derive(seed, "partition"))
-        return _predict(another(config, cell, own, private, shares, seed), size, seed)  # the real noise stays secret
+        # another seed than the real model's, whose noise stays secret
+        return _predict(another(config, cell, own, private, shares, seed), size, seed)
 
     return fit
 

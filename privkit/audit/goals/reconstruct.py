@@ -67,7 +67,7 @@ def ask(context: AttackContext) -> Row:
         for name, by in seed_data.guesses.items()
     }
     floors = dict(seed_data.floors)
-    if mounting.start is not None:  # run first: it soon shows whether the attack is possible
+    if mounting.start is not None:  # the untrained start comes first: it soon shows whether the attack is possible
         untaught = mounting.start.run(observation_for(context, known_to(mounting.start)), context.generator()).images
         if len(victims):
             guesses[START] = scoring.scored(domain, victims.x, untaught[seats], size, looks, victims.y)
@@ -130,7 +130,8 @@ def ask(context: AttackContext) -> Row:
 
 
 def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.RecordScores) -> tuple[Check, ...]:
-    """A failed check if random records of the adversary, matched to the truth, are as close to it as the guesses."""
+    """A failed check if random records of the adversary, matched to the truth, are as close to the truth as the
+    guesses."""
     own, first = context.seed_data.own_images, victims.domain.kind.measures[0]
     if own is None or first.name not in matched or first.higher_is_closer is None:
         return ()
@@ -139,7 +140,7 @@ def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.
 
 
 def _by_pattern(context: AttackContext, victims: Batch, guess: Tensor, row: Row) -> tuple[Check, ...]:
-    """A failed check if a failed attack's guesses show their images in other contrast or sign, mirrored or moved."""
+    """A failed check if guesses of a failed attack show their images in other contrast or sign, mirrored or moved."""
     own = context.seed_data.own_images
     if own is None or not isinstance(victims.domain, Images) or finished_grade(row) == "record":
         return ()
@@ -194,7 +195,8 @@ def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
 def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
     """Score the order of tokens that an attack found (`guess`); empty if no defense shuffles.
 
-    Returns metrics with intervals, and a sentence with the scores of the guess that leaves all tokens as they came.
+    Returns metrics with intervals, and a sentence with the scores of the guess that leaves all tokens in their released
+    order.
     """
     receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
@@ -254,7 +256,7 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
 
 
 def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
-    """Collect the adversary's observation: its views, and the other fields that its attack declares."""
+    """Collect what the adversary observes: the views, and the other fields that the attack declares."""
     seed_data, rules = context.seed_data, context.config.queries
     domain = seed_data.splits.domain
     same_classes = context.config.auxiliary in OF_THE_DATASET
@@ -338,7 +340,7 @@ class _Reconstruct(AuditGoal):
         return observation_for(context, held)
 
     def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Scale an attack's measured time by the numbers of own and of attacked records.
+        """Scale an attack's measured time by the numbers of the adversary's own records and of attacked records.
 
         The controls are a short run on few records and a shorter one on noise. An attack that reads the history of the
         server's segment repeats the training.

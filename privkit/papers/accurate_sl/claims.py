@@ -33,7 +33,7 @@ def theorem_3_5_limit(delta: float) -> tuple[float, float]:
 
     Δ/σ is the sensitivity divided by the noise's standard deviation. The formula claims ε = c·μ with c =
     √(2·ln(1.25/δ)). The exact δ at this ε grows with μ from 0 to 1, since its derivative φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2 −
-    c) is positive by Mills' ratio. So it equals the claimed δ at one μ only.
+    c) is positive by Mills' ratio. So the exact δ equals the claimed δ at one μ only.
 
     Source: derived from Balle and Wang 2018, Theorem 8.
     """
@@ -54,7 +54,8 @@ def theorem_3_5_limit(delta: float) -> tuple[float, float]:
 def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificate:
     """The claim of Theorem 3.5 for one release, as a certificate; arguments as in `theorem_3_5_epsilon`.
 
-    Its `lower` is the exact ε. The claim is `sound` if it is at least the exact ε, i.e. up to `theorem_3_5_limit`.
+    Its `lower` is the exact ε. The claim is `sound` if the claimed ε is at least the exact ε, i.e. up to
+    `theorem_3_5_limit`.
 
     Source: the accurate split learning paper, Theorem 3.5; compared with Balle and Wang 2018, Theorem 8.
     """

@@ -40,7 +40,7 @@ class LinearLayer:
     def average(cls, *, rows: int, columns: int) -> LinearLayer:
         """The mean `LinearLayer` if all entries of M (m `rows`, n `columns`) and X are uniform on [−1, 1]: `signal` and
         `diagonal` have the mean mn/9, and `weight` mn/3. The errors of masking and scaling are linear in these three
-        numbers, so their means give the exact mean errors."""
+        numbers, so the numbers' means give the exact mean errors."""
         return cls(signal=rows * columns / 9, diagonal=rows * columns / 9, weight=rows * columns / 3)
 
 
@@ -48,7 +48,7 @@ def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
     """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
 
     A, B and F are the fields of `layer`, σ² is the variance of the noise Z, and the mask R_p keeps each coordinate with
-    probability p. It may be the same for all rows of M, or drawn for each row.
+    probability p. The formula holds for one mask for all rows of M, and for a mask per row.
 
     Source: Xu et al., Eq. 9, regrouped.
     """

@@ -36,11 +36,11 @@ class PublishedEffect:
     """A published statement that one run is more accurate than another."""
 
     claim: str  # the statement, with its table
-    better: _Run  # the run that is more accurate by the statement, without the fault (the bug)
+    better: _Run  # the run that is more accurate by the statement, written without the fault (the bug)
     worse: _Run  # the run that is less accurate
     # (table, row, column) of both printed accuracies; empty if the table prints "diverge" for one
     numbers: Sequence[tuple[str, str, str]] = ()
-    no_fault: str = ""  # a clause why the fault cannot act on this network; empty if it changes the gradient
+    no_fault: str = ""  # a clause why the fault cannot act on this network; empty if the fault changes the gradient
 
     @property
     def published(self) -> float | None:

@@ -50,8 +50,8 @@ def conversion(order: float, delta: float) -> float:
 def best_order(setting: GroupRelease, delta: float) -> float:
     """The order α > 1 at which Theorem 1's Rényi bound ε(α), converted at δ, gives the smallest ε(α) + ε_o(δ).
 
-    Since ε(α) = αc and ε_o(δ) = ln(1/δ)/(α − 1), it is 1 + √(ln(1/δ)/c). It also minimizes Corollary 1's ε, which grows
-    with this sum. It is often below the order 2 that the paper uses.
+    Since ε(α) = αc and ε_o(δ) = ln(1/δ)/(α − 1), this order is 1 + √(ln(1/δ)/c). It also minimizes Corollary 1's ε,
+    which grows with ε(α) + ε_o(δ). It is often below the order 2 that the paper uses.
 
     >>> from privkit.papers.dp_cutmixsl.setting import table_1
     >>> round(best_order(table_1("dp_sl", group=2, sigma=16 / 255), 1e-5), 4)

@@ -56,7 +56,8 @@ def _against_sigma(sigmas: Sequence[float] = _SIGMAS) -> Figure:
 
 
 def _against_rounds(rounds: Sequence[int] = _ROUNDS) -> Figure:
-    """ε against the number of rounds T. Corollary 1 covers one round, so its curve shows T times its ε at δ/T."""
+    """ε against the number of rounds T. Corollary 1 covers one round, so its curve shows T times the ε that it claims
+    at δ/T."""
     return _picture(
         lambda name, count: Experiment(name=name, rounds=int(count)),
         rounds,
