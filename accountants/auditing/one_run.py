@@ -132,7 +132,8 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """The numbers of "member" and "non-member" guesses to try: m/2^j of one or of both, large enough for ε > 0."""
+    """The numbers of "member" and "non-member" guesses to try: m/2^j guesses of one kind or of each kind, enough for ε
+    > 0."""
     fewest = log2(1 / error)
     sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]
@@ -336,9 +337,10 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
 
     The claimed trade-off curve is the curve of `family` with this `strength`. Let f̄(x) be its true positive rate at
     the false positive rate x. On average, half of m = `canaries` ≥ 2 canaries are members, and a threshold with false
-    positive rate x guesses m·(x + f̄(x))/2 canaries to be members. We try several x, and assume that one standard
-    deviation fewer guesses are right than the curve allows. The number of "non-member" guesses is the same, or 0 if the
-    family is one-sided. The plan depends only on m and the claimed curve, so it costs no confidence.
+    positive rate x guesses m·(x + f̄(x))/2 canaries to be members. We try several x. The number of right guesses is
+    assumed to be one standard deviation below the mean that the curve allows. The number of "non-member" guesses equals
+    that of "member" guesses, or is 0 if the family is one-sided. The plan depends only on m and the claimed curve, so
+    it costs no confidence.
 
     >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())
     (146, 146)

@@ -19,7 +19,7 @@ from privkit.shared.array import Array
 
 _UNSEEN = 4e-261  # upper bound on what all masses below e^−600 can add to δ
 _LOST = 1e-14  # tilted mass that may fall outside the window of a composition; it is added to δ
-_SPARED = 7.0  # nats by which a smaller tilt, with its shorter window, may raise what this mass adds to δ
+_SPARED = 7.0  # a smaller tilt has a shorter window; it may multiply what this mass adds to δ by e^7
 
 
 @dataclass(frozen=True, kw_only=True)

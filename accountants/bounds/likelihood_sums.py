@@ -31,8 +31,8 @@ inequality separates the weights, so that each weight may have its own worst kin
 these weights of max_t k_g·ln|M_t(w_g·z_j)|. A normal variable whose standard deviation is a quarter of the smallest
 grid step is added to each V. This raises the bound (Jensen), and makes the terms decay, so that |M_t(w·z)| ≤ M_t(wθ)
 bounds all distant terms. For normal V, the bound is 3 % above the true value if the mean of the sum is at most three
-standard deviations below 0, and 11 % above it at seven. With a heavy tail, or few rows, this gap is larger. Source:
-derived; Cauchy's integral of s₊.
+standard deviations below 0, and 11 % above the true value at seven standard deviations. With a heavy tail, or few rows,
+this gap is larger. Source: derived; Cauchy's integral of s₊.
 
 **By convolution.** Every V_i gets the least upper bound of all kinds: its E(V − k)₊ is the largest over all kinds. The
 terms w_i·V_i are moved to a common grid: each mass is split between the two nearest nodes such that its mean is kept,
@@ -58,11 +58,13 @@ _LARGEST_WINDOW = 2**14  # most nodes of the grid of a sum
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
 """Mean excess of a term above its grid, which is added to δ, and below its grid, which is moved up."""
 _FINE, _COARSE = 4, 12
-"""Nodes per standard deviation of a term near its mean. Far from the mean: nodes per distance to it."""
+"""Near a term's mean, the number of nodes per standard deviation. Far from it, the distance to the mean in grid
+steps."""
 _FADES = 36.0  # exponent at the window's end: mass beyond it is lost in rounding, and a bound on it is added
 _MOST_TILT = 20.0  # largest exponent of a tilted term
 _PART, _TRIES = 0.01, 4
-"""Wanted mean excess above the grid of a convolution, relative to its result, and grids that are tried for it."""
+"""Wanted mean excess above the grid of a convolution, relative to its result, and the number of grids that are
+tried."""
 _STEP, _STEPS = 0.5, 128
 """d divided by min(θ, 1/(standard deviation of the sum)), and the fewest terms; later terms are negligible."""
 _SHARE = 0.03  # smallest share of the variance at which a weight is separated in the contour integral

@@ -20,12 +20,13 @@ from privkit.accountants.bounds.step import Pairs, Step
 from privkit.accountants.bounds.subsampling import checked_orders, finite_numbers
 from privkit.shared.array import Array
 
-_MOST_ANSWERS = 1_000  # answers up to which the profile is summed exactly; more are composed numerically
+_MOST_ANSWERS = 1_000  # number of answers up to which the profile is summed exactly; above it, they are composed
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomizedAnswer(Step):
-    """One answer of randomized response with k = `classes`. Neighbors may differ in every answer of a run."""
+    """One answer of randomized response with k = `classes`. The bounds assume the worst case: neighbors differ in every
+    answer of a run."""
 
     noise: float  # p in (0, 1], the probability of a uniform draw
     classes: int  # k ≥ 2, the number of categories

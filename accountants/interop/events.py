@@ -156,10 +156,11 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
             without replacement, all of one kind. Then the unsampled ones become releases of smashed data, and the
             sampled ones become noisy updates of the client's weights (DP-SGD).
         relation: the neighboring relation for which the event is meant. `REPLACE_ONE` is accepted only for samples
-            without replacement; the noise multiplier must then be relative to the distance of neighbors. (If yours is
-            relative to one record's norm, give half of it.) dp_accounting's accountants disagree on other events with
-            this relation. Under `REPLACE_SPECIAL` and `ADD_OR_REMOVE_ONE`, releases of neighbors differ by at most one
-            record's norm. Both become add-or-remove-one, since the special record stands for an absent record.
+            without replacement; the noise multiplier must then be relative to the distance of neighbors. (If your
+            multiplier is relative to one record's norm, give half of it.) dp_accounting's accountants disagree on other
+            events with this relation. Under `REPLACE_SPECIAL` and `ADD_OR_REMOVE_ONE`, releases of neighbors differ by
+            at most one record's norm. Both become add-or-remove-one, since the special record stands for an absent
+            record.
         unit: the unit in which neighbors differ, such as a record or a client.
 
     Raises:
