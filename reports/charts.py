@@ -31,7 +31,8 @@ class AxisScale:
     whole: bool = False  # whether only whole numbers are ticks
 
     def __call__(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """The positions of values in SVG units, in an array of the same shape; values outside the axis get its ends."""
+        """The positions of values in SVG units, in an array of the same shape; a value outside the axis gets the
+        position of the nearer end."""
         low, high, found = self.low, self.high, np.asarray(values, dtype=float)
         if self.logarithmic:
             low, high, found = log10(low), log10(high), np.log10(np.maximum(found, self.low))
@@ -106,7 +107,7 @@ class Chart:
 
     @property
     def keys(self) -> list[Shape]:
-        """The entries of the legend: named lines and bars; empty if there is only one."""
+        """The entries of the legend: the chart's named lines and bars. If there is only one, the legend is empty."""
         named = [shape for shape in self.shapes if shape.kind.startswith(("line", "bars"))]
         return named if len(named) > 1 else []
 

@@ -129,8 +129,8 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 
 
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
-    """A phrase with the largest number of records that an attack identifies with this defense, and without a defense.
-    It is empty if records were not counted. It names the attack if none of `verdicts` does."""
+    """A phrase with two numbers: the most records that an attack identifies with this defense, and without a defense.
+    The phrase is empty if records were not counted, and names the attack if none of `verdicts` names it."""
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}
     told = {one.attack for one in verdicts}

@@ -76,7 +76,7 @@ class Provenance(Frozen):
         code: SHA-256 of the source of each module outside privkit.
         files: SHA-256 of checkpoints, feature networks and files that a user's own code read.
         packages: versions of privkit, Python and the libraries that compute.
-        machine: device, number of threads and, if several are joined, number of processes.
+        machine: device, number of threads and, if several processes are joined, their number.
         noted: commit, processor and operating system.
     """
 
@@ -170,7 +170,7 @@ class Row(Frozen):
         costs: bytes, operations and memory of one client; None if they were not counted.
         training_curve: training loss of each epoch.
         validation_curve: accuracy, MCC and AUC of each epoch on the records that choose the best epoch.
-        best_epoch: the epoch with the best score on these records, counted from 1; None without such records.
+        best_epoch: the epoch with the best score in `validation_curve`, counted from 1; None without such records.
         kept: the epoch whose model is attacked: the "last", the "best" on validation records, or "best_test", the best
             on the test records themselves.
         auc_curve: AUC of the attack after each epoch; empty if it ran only once.

@@ -200,7 +200,7 @@ def _verdict(
 
 
 def _unshown(rows: Sequence[Row], twins: Twins) -> str:
-    """The reason why a failed attack does not show that the defense holds; empty if it does show it."""
+    """The reason why a failed attack does not show that the defense holds; empty if it shows this."""
     for row in rows:
         learning = any(check.name == CONVERGED and check.passed is False for check in row.checks)
         why = row.doubt or powerless(row, twins) or ("the attack was still learning" if learning else "")
@@ -313,7 +313,8 @@ def _unnamed(rows: Sequence[Row]) -> str:
 
 
 def _likeness(rows: Sequence[Row]) -> float:
-    """Mean closeness of guesses to the records, by the measure of likeness or, without it, by minus the distance."""
+    """Mean closeness of guesses to the records, by the measure of likeness. If there is none, it is the negative
+    distance."""
     found = [row.recovered["unaligned"] for row in rows]
     names = [likeness(list(own)) for own in found]
     each = [own[name].value if name else -distance(row) for own, name, row in zip(found, names, rows, strict=True)]

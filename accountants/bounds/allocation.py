@@ -125,7 +125,8 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     """Upper bounds on the Rényi divergence between laws P and Q at A orders α > 1: float [A]. Q is the law of t =
     `places` independent N(0, 1) variables; under P, one of them, drawn uniformly and secretly, is shifted by μ.
 
-    The result is the larger divergence of both directions. Let L = P/Q be the likelihood ratio, and E the mean under Q.
+    The result is the larger divergence of the two directions. Let L = P/Q be the likelihood ratio, and E the mean under
+    Q.
 
     1. P against Q: at whole α, E L^α − 1 is exact. It is α!/t^α times the coefficient of z^α in (Σ_j e^{μ²j(j−1)/2}
        z^j/j!)^t − e^{tz}, a sum of positive terms. Between whole orders, (α − 1)·D_α is interpolated, since it is

@@ -23,7 +23,7 @@ class GaussianBound(Bound):
     """The bound of one Gaussian release whose shift is μ ≥ 0 standard deviations of the noise."""
 
     mu: float
-    sampling: str | None = None  # bounds with equal texts are computed in one pass; a bound with None, alone
+    sampling: str | None = None  # bounds with equal texts are computed in one pass; None is computed alone
     method: str = "exact Gaussian profile"
     source: str = BALLE_WANG
     exact: bool = False

@@ -68,8 +68,8 @@ class CoarseComposition(Bound):
        The FFT treats the grid as a circle: probability beyond its ends is counted a second time inside, which can only
        enlarge δ.
 
-    The smaller ε of both bounds counts. Under Poisson sampling it is computed for both directions, and the larger one
-    is the answer.
+    The answer is the smaller ε of the two bounds. Under Poisson sampling it is computed in both directions, and the
+    larger one counts.
 
     Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
     Algorithm 1; the first bound: Canonne, Kamath and Steinke 2020, Proposition 12; the tail: Chernoff. Losses counted

@@ -58,8 +58,7 @@ _LARGEST_WINDOW = 2**14  # most nodes of the grid of a sum
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
 """Mean excess of a term above its grid, which is added to δ, and below its grid, which is moved up."""
 _FINE, _COARSE = 4, 12
-"""Near a term's mean, the number of nodes per standard deviation. Far from it, the distance to the mean in grid
-steps."""
+"""Near a term's mean: nodes per standard deviation. Far from it, nodes are 1/12 of their distance to the mean apart."""
 _FADES = 36.0  # exponent at the window's end: mass beyond it is lost in rounding, and a bound on it is added
 _MOST_TILT = 20.0  # largest exponent of a tilted term
 _PART, _TRIES = 0.01, 4

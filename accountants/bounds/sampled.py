@@ -141,8 +141,8 @@ class GaussianRelease(SampledStep):
         return [Piece(np.array([self.mu]), _CERTAIN, self.rate, count, sampled)]
 
     def attained(self, count: int) -> Pairs | None:
-        """The profiles that a known pair of neighbors attains under sampling of k of n clients: in one data set the
-        record is not zero, in the other it is, and all other records are zero."""
+        """The profiles that a known pair of neighbors attains under sampling of k of n clients. One neighbor has a
+        record where the other has a zero record, and all other records are zero."""
         return [(gaussian.poisson_profiles(self.rate, self.mu), count)] if self.worst else None
 
     def _profile(self, epsilon: Array) -> Array:

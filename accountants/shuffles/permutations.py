@@ -80,10 +80,10 @@ def log10_orders_alike(multiplicities: Iterable[int]) -> float:
 
 
 def intersection_odds(tokens: int, batch: int, kept: int) -> tuple[float, float]:
-    """The probability that two patches share an output (a shuffled image) in one round of batch shuffling: for two
-    patches of one image, and for patches of two images.
+    """The probabilities that two patches share an output (a shuffled image) in one round of batch shuffling: first for
+    two patches of one image, then for patches of two images.
 
-    All variants of batch shuffling have the same odds. They need N ≥ 2 patches (`tokens`) and B ≥ 2 images (`batch`).
+    All variants of batch shuffling have the same odds. N ≥ 2 patches (`tokens`) and B ≥ 2 images (`batch`) are needed.
 
     Source: derived from Algorithm 2; a test simulates it.
     """

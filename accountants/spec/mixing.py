@@ -22,7 +22,7 @@ from privkit.shared.array import Array
 
 _MOST_PIECES = 100_000  # pieces of a quadrature over ratios, at most ten nodes each
 EXACT_PATCHES = 4096
-"""Most patches N for which random ratios are rounded up to multiples of 1/N; for larger N, to fewer, coarser values."""
+"""Most patches N for which random ratios are rounded up to multiples of 1/N. For larger N, fewer values are used."""
 LARGEST = 1_000_000  # most clients in a group and most patches of an image, since a law is an array over them
 ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]  # a number of clients or patches
 
@@ -265,7 +265,8 @@ Ratio = FixedRatio | FixedCounts | RealizedRatios | DirichletRatio | DirichletCo
 Except for realized ratios, `law(patches, sharpness)` is the `RatioLaw` of the client that loses most privacy. `patches`
 is N for CutMix and None for Mixup. `sharpness` is the largest μ of the release. It sets the quadrature's resolution:
 integrands vary on a scale of 1/μ in λ. Fixed ratios are `even` if they are all equal. They also have `seats(patches)`:
-the law of one client's ratio if clients take the places in the group uniformly at random; equal ratios are one point.
+the law of one client's ratio if clients take the places in the group uniformly at random. If the ratios are equal, this
+law has one point.
 """
 
 

@@ -105,7 +105,8 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """The L1 sensitivity of a round's releases, divided by the noise's scale; then 1 if they are one number, else 0."""
+    """Two numbers: the L1 sensitivity of a round's releases, divided by the noise's scale; and 1 if the releases
+    consist of one number, else 0."""
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
