@@ -49,8 +49,8 @@ class BudgetRow(Checked):
         statement: the claim in one sentence; empty if the row was refused.
         published: ε at `delta` by the paper's own formula; None if it was not computed or does not apply.
         published_order: the Rényi order at which the paper's formula gives the least ε; None if it uses no order.
-        published_at_order_2: ε by the paper's formula at order 2, the order of the paper's table; None if `published`
-            is.
+        published_at_order_2: ε by the paper's formula at order 2, the order of the paper's table; None if
+            `published_order` is None.
         objection: why the published value is not a bound; empty if it is a bound, or if there is no value.
         notes: caveats for the reader, one sentence each.
         given: the row's cells in the parameter table, as pairs (column, text), which CSV and JSON repeat.

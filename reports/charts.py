@@ -21,7 +21,8 @@ _CORNERS = 120  # largest number of corners of a drawn ROC curve
 
 @dataclass(frozen=True, kw_only=True)
 class AxisScale:
-    """An axis of a panel, which maps values from `low` to `high` to positions from `start` to `end` in SVG units."""
+    """An axis of a panel. It maps values between `low` and `high` to positions between `start` and `end`, in SVG
+    units."""
 
     low: float  # value at the start of the axis
     high: float  # value at the end of the axis

@@ -159,8 +159,8 @@ class Row(Frozen):
         floors: floor -> alignment -> metric -> value.
         ahead: floor -> metric -> mean over records of the floor's error minus the attack's error; empty in older rows.
         answers: scores ("auc" and so on) of attacks on labels, members, canaries or an order.
-        queries: number of rounds in which the attack sent its own records through the clients; None if it has no
-            access to them.
+        queries: number of rounds in which the attack sent its own records through the clients; None if the attack has
+            no access to the clients.
         empirical_bound: lower bound on ε from canaries, compared with the claim on the same release; None without
             canaries.
         doubt: why a failure of this attack would not show that the defense holds; empty if there is no such reason, and

@@ -58,9 +58,9 @@ def as_error(estimate: Metric) -> float:
 def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.0) -> bool:
     """Whether an attack came closer to the records than a guess without the release (floor).
 
-    `ahead` is the mean difference between the errors of guess and attack, paired by record, which removes the
-    difficulty of a record; its whole interval must lie above `margin` ≥ 0. It is None for older runs and untrained
-    attacks: then the whole interval of `ours` must be better than `floor` by `margin`.
+    `ahead` is the mean of the guess's error minus the attack's error, paired by record, which removes the difficulty of
+    a record; its whole interval must lie above `margin` ≥ 0. `ahead` is None for older runs and untrained attacks: then
+    the whole interval of `ours` must be better than `floor` by `margin`.
     """
     if ahead is not None:
         return ahead.low > margin
@@ -183,8 +183,8 @@ def lost(row: Row) -> bool:
 
 def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
     """The reason why an attack need not run on the undefended model; empty if it must run. `twin_of` has the ids of the
-    cells (defense, attack and seed) in which this attack meets a defense. It is empty if the attack always runs on the
-    undefended model. `rows` maps the ids of finished cells to their results."""
+    cells (defense, attack and seed) in which this attack meets a defense. `twin_of` is empty if the attack always runs
+    on the undefended model. `rows` maps the ids of finished cells to their results."""
     own = [rows[cell] for cell in twin_of if cell in rows]
     if not twin_of or any(map(lost, own)):
         return ""

@@ -71,10 +71,10 @@ class ThreatVerdict(Frozen):
 
     defense: str  # the defense's label
     threat_model: str  # one of `THREAT_MODELS`, or `OTHERS`
-    # "falls": `attack` reveals records. "class": an attack reveals only classes. "holds": it holds against the mounted
-    # attacks. "not_shown": a failed attack also fails on the undefended model, was still learning, or did not read all
-    # that the server got (`Row.doubt`). "no_number": every mounted attack failed its control or ended in an error.
-    # "not_applicable": no mounted attack applies. "not_tried": no attack was mounted
+    # "falls": `attack` reveals records. "class": an attack reveals only classes. "holds": the defense withstands the
+    # mounted attacks. "not_shown": a failed attack also fails on the undefended model, was still learning, or did not
+    # read all that the server got (`Row.doubt`). "no_number": every mounted attack failed its control or ended in an
+    # error. "not_applicable": no mounted attack applies. "not_tried": no attack was mounted
     outcome: Outcome
     # the attack that decides the verdict; empty if no attack gave a number
     attack: str = ""

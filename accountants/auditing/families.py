@@ -59,7 +59,7 @@ class Family(ABC):
         """The ε at δ that an audit reports as its lower bound, if it infers that the curve has at least this strength.
 
         By default it is `epsilon`, which must then be exact. If a family's `epsilon` is the accountant's upper bound,
-        this method returns the accountant's lower bound. If the accountant has no lower bound, it returns `epsilon`,
+        this method returns the accountant's lower bound. If the accountant has none, the method returns `epsilon`,
         which may be too large. Compare a claimed ε with `epsilon`; use this method to bound the mechanism's true ε.
         """
         return self.epsilon(strength, delta)

@@ -217,7 +217,7 @@ def epsilon_one_run_curve(
        f̄ of the probability of this second event. As f̄ is concave, the means over all canaries obey the same limit:
        Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i.
     2. If all guesses are "member", a canary that was left out is never guessed right. Then m/2 takes the place of m,
-       and the bound is larger; likewise if all guesses are "non-member".
+       and the bound is larger. The same holds if all guesses are "non-member".
     3. Let v guesses be right in the run, and suppose P[at least v right] ≥ τ = 1 − confidence. Under these
        inequalities, Σ p_j is least for p_v = τ and the least possible p_{v−1}, p_{v−2}, … after it. If even this sum
        exceeds 1, the assumption is false, and the curve is rejected.

@@ -172,8 +172,8 @@ def profile(places: int, mu: float) -> Pair:
     t independent copies of a lognormal variable X.
 
     1. X is moved to a grid such that E(c − X)₊ is unchanged at every node c and linear in between. This keeps the mean
-       of X and makes X larger in the convex order. So the sum S of t such variables is larger in this order, too, and
-       so are both δ.
+       of X and makes X larger in the convex order. So the sum S of t such variables is larger in this order, too, which
+       makes both δ larger.
     2. Both δ follow from E(c − S)₊ at c = t·e^{±ε}, since the mean of S is known to be t. Sums above c do not matter
        for E(c − S)₊, so a grid on [0, c] is enough.
     3. A bound on rounding errors is added. For more than 4096 places, the bound for 4096 places is returned. For μ > 4,

@@ -1,4 +1,4 @@
-"""Exact privacy profiles of Gaussian releases: of one release or arrays of them, and of sampled releases."""
+"""Exact privacy profiles of Gaussian releases: of one release, of arrays of releases, and of sampled releases."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _saddle(terms: Terms, rows: tuple[Array, Array], spread: float, apart: float
 
 def _by_convolution(terms: Terms, interval: float, rows: tuple[Array, Array], tail: float) -> float:
     """Upper bound on F(w) by the convolution in the module's docstring, with terms cut where their mean excess is below
-    `tail`; `inf` if numbers overflow. It is computed under a tilt e^{ts}, so rounding is small relative to δ."""
+    `tail`; `inf` if numbers overflow. The sum is computed under a tilt e^{ts}, so rounding is small relative to δ."""
     nodes, _, above = terms
     weights, counts = rows
     last = int(np.argmax((above <= tail) & (nodes > 0))) or nodes.size - 1
@@ -245,7 +245,8 @@ def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Arra
 
     ln X has the variance a > 0, ln X' the variance b > 0, and their covariance is c with c² < a·b. Given ln X', the
     mean is Black and Scholes' price of a call option; given ln X, of a put option. We condition on the variable that
-    leaves a positive strike. The mean over it is a sum over equidistant nodes, which converges exponentially.
+    leaves a positive strike. The mean over this variable is a sum over equidistant nodes, which converges
+    exponentially.
     """
     values, scale, above = np.empty(strikes.size), exp(epsilon), strikes >= 0
     values[above] = _priced(strikes[above], scale, 1.0, (b, a, c), call=True)

@@ -31,10 +31,10 @@ is convex, symmetric and of degree 1. So F(w) ≤ F(W) if both sum to 1 and W ma
 entries of W sum to at least as much as those of w.
 
 *Large weights.* Let η = Σ(w_i − c/n)₊. Since n·w_i = Y_{l+1}(o_i)/Q, the mean of η is a mean over i of the divergence
-of Y_{l+1}(o_i) from Q at c. It is at most h(c) by convexity, since Q is a mean of such laws. With probability η, and
-always if η > θ, reveal the row: this costs at most p·H, by Markov's inequality. If c ≥ n, nothing has to be revealed,
-since no w_i is above 1. If η ≤ θ, the remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤ F(v) + η·H.
-Let y_i be n·v_i divided by this sum.
+of Y_{l+1}(o_i) from Q at c. This mean is at most h(c) by convexity, since Q is a mean of such laws. With probability η,
+and always if η > θ, reveal the row: this costs at most p·H, by Markov's inequality. If c ≥ n, nothing has to be
+revealed, since no w_i is above 1. If η ≤ θ, the remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤
+F(v) + η·H. Let y_i be n·v_i divided by this sum.
 
 *Uneven weights.* Let K(a, b) = b·Ψ(a/b), and let G(w) be the mean of K(n·w_i, n·w_j) over all pairs. The mean of
 K(n·w_i, n·w_j) is an f-divergence of Y_{l+1}(o_i) from Y_{l+1}(o_j): Σ a_κ times their divergence at κ, plus Σ b_κ/κ
@@ -147,7 +147,8 @@ class Hiding:
 
     @property
     def places(self) -> float:
-        """By variance, these cases hide the record at least as well as this number of equally weighted rows."""
+        """A number of equally weighted rows. Judged by variance, the cases hide the record at least as well as these
+        rows."""
         starts = [0.0, *(level for level, _ in self.cases)]
         return 1 / _concave(starts, [*(1 / _places(rows) for _, rows in self.cases), 1.0])[0]
 

@@ -43,7 +43,7 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """The ε without sampling of a mechanism that has `epsilon` after subsampling at rate γ: ln(1 + (e^ε − 1)/γ), the
     inverse of `amplify`.
 
-    It needs γ > 0 and ε > ln(1 − γ), the limit of `amplify` as its ε falls to −∞.
+    This needs γ > 0 and ε > ln(1 − γ). The value ln(1 − γ) is the limit of `amplify` as its ε falls to −∞.
     """
     e, g = finite_numbers("epsilon", epsilon), rates(rate, positive=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -43,8 +43,8 @@ def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | N
     """The largest entropy H(π|Z), in bits, of an image's patch order π given the release Z, if an attack finds π with
     probability at least p = `success`.
 
-    It is h(p) + (1−p)·log2(M−1) with the binary entropy h and the number M of orders: N! for N patches, or N!/∏m! if
-    different patches occur m times each. (Orders that give the same image count as one.)
+    The result is h(p) + (1−p)·log2(M−1) with the binary entropy h and the number M of orders: N! for N patches, or
+    N!/∏m! if different patches occur m times each. (Orders that give the same image count as one.)
 
     Source: Fano's inequality. The bound is attained if the guess has probability p and all other orders are equally
     likely.
@@ -131,7 +131,7 @@ def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> flo
 def accuracy_lower_limit(accuracy: float, images: int, confidence: float = 0.95) -> float:
     """One-sided lower confidence limit of a mean patch accuracy over images. Patches of one image may be dependent.
 
-    It is the smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln(1/(1 − confidence)), where KL is the
+    The limit is the smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln(1/(1 − confidence)), where KL is the
     relative entropy of two coins.
 
     Source: Hoeffding 1963, Theorem 1 (Eq. 2.1), inverted.

@@ -266,8 +266,8 @@ class SplitMechanism(Checked):
         """Whether some neighbors have exactly the privacy loss that is accounted for: an exact ε is then a lower bound,
         too.
 
-        It is False if the bound may exceed the privacy loss of the worst neighbors. Masks without `random_masks` are a
-        fixed part of the mechanism, which the server knows.
+        The answer is False if the bound may exceed the privacy loss of the worst neighbors. Masks without
+        `random_masks` are a fixed part of the mechanism, which the server knows.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation | ShuffledEpochs):

@@ -278,8 +278,8 @@ def rounded_up_to_patches(ratio: Array, patches: int) -> Array:
 
 
 def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tuple[Array, Array]:
-    """Increasing nodes λ and log weights of a quadrature for a Beta(a, b) variable. It is exact to rounding for the
-    integrands exp(tλ²) and δ(ε; μλ), the profile of a Gaussian release of shift μλ; μ is `sharpness`.
+    """Increasing nodes λ and log weights of a quadrature for a Beta(a, b) variable. The quadrature is exact to rounding
+    for the integrands exp(tλ²) and δ(ε; μλ), the profile of a Gaussian release of shift μλ; μ is `sharpness`.
 
     In x = logit λ the density has tails e^{ax} and e^{−bx}, and no singularity for any a, b > 0. At the peak of an
     integrand like exp(tλ²) times the density, the curvature is at most about 2(a + b), so Gauss–Legendre quadrature on
