@@ -305,7 +305,8 @@ class Ledger:
             )
 
     def _keep_filter(self, budgets: set[tuple[float, float] | None], first: SplitMechanism) -> None:
-        """Restore the filter of a ledger's file; LedgerError if it contradicts the requested budget or mode."""
+        """Restore the filter of a ledger's file. Raises LedgerError if the file contradicts the requested budget or
+        mode."""
         if budgets == {None}:
             if self.adaptive:
                 raise LedgerError(

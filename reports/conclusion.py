@@ -42,7 +42,7 @@ class Conclusion(Frozen):
     defense: str  # the defense's label
     tone: Literal["bad", "good", "open"]  # whether the conclusion is good or bad for the defense, or open
     sentence: str  # whether the defense protects, how many records are identified, and the change of accuracy
-    models: str  # the threat models under which the defense falls or holds, and those that were not tried
+    models: str  # the threat models under which the defense is broken or holds, and those that were not tried
     arrangement: str  # model, cut and data, the adversary's own records, and the number of queries
     claim: str  # what is proven or declared
 

@@ -99,7 +99,8 @@ def threat_verdicts(
     registered: Mapping[str, Sequence[str]],
     known: Mapping[str, Sequence[KnownOutcome]] = MappingProxyType({}),
 ) -> list[ThreatVerdict]:
-    """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
+    """The verdicts on every defense whose records were attacked. If there is no defense, the undefended model is
+    judged.
 
     `summaries` are the means over seeds of the rows that `counted` returns. `registered` has the attacks that are
     possible on these records, by threat model (or `OTHERS`). `known` has the attacks that broke a defense in privkit's
@@ -347,8 +348,8 @@ def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Inte
 
 
 def _narrowly(rows: Sequence[Row]) -> str:
-    """If an attack is proven better than a constant guess only by comparing errors record by record, a remark with the
-    smallest such difference and its interval; otherwise ""."""
+    """A remark if an attack is proven better than a constant guess only by comparing errors record by record. It gives
+    the smallest such difference with its interval."""
     row = next(row for row in rows if falls(row))
     if falls(row.model_copy(update={"ahead": {}})):
         return ""

@@ -118,8 +118,8 @@ def ceiling_many_runs(
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
     """Choose J thresholds on sorted scores. Returns five results: the thresholds with their error counts; the error
-    probabilities, [J], of the limits on missed members; those of the limits on false alarms, [J]; the assumption about
-    the threshold; and the method in words.
+    probabilities, [J], of the limits on missed members; the error probabilities, [J], of the limits on false alarms;
+    the assumption about the threshold; and the method in words.
 
     With probability 1 − `error`, the Clopper–Pearson limits of all error rates hold together.
     """

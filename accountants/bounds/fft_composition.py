@@ -78,7 +78,8 @@ class ComposedLosses:
         return narrowed(lambda node: too_large(node * self.interval), low, high)[1]
 
     def epsilon(self, target: float) -> float:
-        """The smallest ε ≥ 0 whose upper bound on δ is at most the target, solved between two nodes; `inf` if none."""
+        """The smallest ε ≥ 0 whose upper bound on δ is at most the target, solved between two nodes; `inf` if there is
+        none."""
         node = self.crossing(lambda epsilon: self.delta(epsilon) > target)
         if node is None:
             return inf

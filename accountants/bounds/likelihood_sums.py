@@ -6,9 +6,9 @@ usual record, and V_i = X_i − e^ε·X'_i. Any two of these three records are a
 F(w) is the largest E(Σ w_i·V_i)₊ over all records in the rows. Two bounds on F(w) hold, and the smaller is taken.
 
 **Both bounds.** The Gram matrices of `third_record.triples` dominate those of all triples of records. So in convex
-order, the law of each V_i is at most one of T laws, whose index is its *kind*. Each law is moved to a grid: E(V − k)₊
-is interpolated linearly between the nodes k, and mass below the grid is moved up. Both steps make the law larger. The
-law may also be cut at a largest value `top`, if E(V − top)₊ is added to the bound.
+order, the law of each V_i is at most one of T laws; its index is the *kind* of V_i. Each law is moved to a grid: E(V −
+k)₊ is interpolated linearly between the nodes k, and mass below the grid is moved up. Both steps make the law larger.
+The law may also be cut at a largest value `top`, if E(V − top)₊ is added to the bound.
 
 **By a contour integral**, if most rows have equal weights. For every θ > 0, s₊ is the integral of e^{zs}/(2πi·z²) over
 the line Re z = θ. The trapezoidal rule of step d takes z_j = θ + ijd for all integers j. By Poisson's formula, its

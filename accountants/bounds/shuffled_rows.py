@@ -103,7 +103,7 @@ class ShuffledRows(ToldPlaces):
     """One epoch in which a client puts its records into rows in a secret uniform order and releases each row
     separately.
 
-    The Rényi curve and the shift are those of known rows; only `pairs` credits the secret order.
+    The Rényi curve and the shift are computed for known rows; only `pairs` credits the secret order.
     """
 
     chosen: int = 1

@@ -33,11 +33,11 @@ class Event:
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
-    """Translate a mechanism into the dp_accounting event with the same meaning; in one case, into a costlier event.
+    """Translate a mechanism into the dp_accounting event with the same meaning, or in one case into a costlier event.
 
-    In this case, sampled clients take secret places in a mixture whose fixed mixing ratios differ. dp_accounting has no
-    event for the mean over the places. The event then describes the place with the largest ratio, so its ε is an upper
-    bound, and privkit's ε is smaller.
+    This is the case if sampled clients take secret places in a mixture whose fixed mixing ratios differ. dp_accounting
+    has no event for the mean over the places. The event then describes the place with the largest ratio, so its ε is an
+    upper bound, and privkit's ε is smaller.
 
     The noise multiplier is 1/μ: the noise divided by the largest distance between the releases of two neighbors.
     dp_accounting itself divides the noise by one record's norm, but its accountants disagree on the cost of a

@@ -85,7 +85,7 @@ def intersection_odds(tokens: int, batch: int, kept: int) -> tuple[float, float]
 
     All variants of batch shuffling have the same odds. N ≥ 2 patches (`tokens`) and B ≥ 2 images (`batch`) are needed.
 
-    Source: derived from Algorithm 2; a test simulates it.
+    Source: derived from Algorithm 2, which a test simulates.
     """
     tokens, batch, kept = shape(validate.whole("tokens", tokens, least=2), batch, kept)
     validate.whole("batch", batch, least=2)

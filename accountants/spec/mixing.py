@@ -283,9 +283,9 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
 
     In x = logit λ the density has tails e^{ax} and e^{−bx}, and no singularity for any a, b > 0. At the peak of an
     integrand like exp(tλ²) times the density, the curvature is at most about 2(a + b), so Gauss–Legendre quadrature on
-    short pieces is exact for any peak. In x, a piece is at most 1 long and at most a standard deviation; in λ, at most
-    1/μ, the scale on which δ(ε; μλ) varies. Mass beyond the last piece counts as λ = 1. No piece crosses one of the
-    `breaks` in (0, 1), at which the integrand may jump. A weight may be far below the smallest float.
+    short pieces is exact for any peak. A piece is in x at most 1 and at most a standard deviation long, and in λ at
+    most 1/μ, the scale on which δ(ε; μλ) varies. Mass beyond the last piece counts as λ = 1. No piece crosses one of
+    the `breaks` in (0, 1), at which the integrand may jump. A weight may be far below the smallest float.
     """
     low, high = -45 / a - 5, 45 / b + 30
     longest = min(1.0, 2 / sqrt(a + b))

@@ -78,7 +78,7 @@ class ShiftLaw:
 
 
 def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
-    """The distribution of the shift μ under Gaussian noise, for one record or client in one round; for all rounds
+    """The distribution of the shift μ under Gaussian noise, for one record or client: in one round, or in all rounds
     together if `mechanism.joint`.
 
     μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²), with the number b of releases in a round, the sensitivities S_s of smashed data
