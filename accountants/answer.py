@@ -81,10 +81,10 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
     Args:
         mechanism: all releases of a run: sensitivity, noise, mixing, sampling and number of rounds.
         delta: δ in (0, 1). If it is above 1e-3 or above 1/(number of clients), the certificate contains a warning.
-        tight: whether privacy loss distributions may be composed numerically if no closed form is exact. This takes
-            tens of milliseconds, and up to a second for many rounds in which k of n clients are sampled.
+        tight: whether to compose privacy loss distributions numerically if no closed form is exact. The composition
+            takes tens of milliseconds, and up to a second for many rounds in which k of n clients are sampled.
 
-    Source: docs/explanation/accounting.md lists the bounds. The certificate names the smallest, which gives ε.
+    Source: docs/explanation/accounting.md lists the bounds. The certificate names the bound that gives the smallest ε.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -153,7 +153,8 @@ _SMALLEST = 5e-324  # the smallest positive float, reported if δ underflows, si
 
 
 def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
-    """Convert ln δ into δ: 0 only if the run is proven (ε, 0)-DP, otherwise at least the smallest positive float."""
+    """Convert ln δ into δ. The result is 0 only if the run is proven (ε, 0)-DP, and otherwise at least the smallest
+    positive float."""
     value = exp(min(log_delta, 0.0))
     return value if value > 0 or epsilon >= sum(step.pure(count) for step, count in run) else _SMALLEST
 
@@ -200,9 +201,9 @@ def certificate(
 ) -> Certificate:
     """Build the certificate of an ε or δ that the bound `best` gave for the steps `run`.
 
-    `limit` holds the bound's value and its Rényi order, if any; `claim` is the statement, and `said` the assumptions
-    and warnings. `proven` is (ε, δ, lower bound on ε or None), or None if nothing is proven. The certificate's ρ (zCDP)
-    and μ (Gaussian DP) follow from `run`.
+    `limit` holds the bound's value, and the Rényi order that proves it, if any. `claim` is the certificate's statement,
+    and `said` lists its assumptions and warnings. `proven` is (ε, δ, lower bound on ε or None), or None if nothing is
+    proven. The certificate's ρ (zCDP) and μ (Gaussian DP) follow from `run`.
     """
     epsilon, delta, lower = proven or (inf, None, None)
     return Certificate(

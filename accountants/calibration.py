@@ -22,7 +22,8 @@ _LARGEST, _LOUDEST = 2**40, 2.0**120
 """Largest number of rounds, and largest factor on the noise; ε = 1e-12 at δ = 1e-30 needs only σ = 8e12
 sensitivities."""
 _QUIET, _QUIETEST = 2.0**-8, 2.0**-120
-"""Two factors on the noise. If the first meets the target, the smallest is tried next: those between take seconds."""
+"""Two factors on the noise. If the first meets the target, the second is tried next, since factors between them take
+seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Target:
 
     name: str  # name of the quantity
     value: float  # the largest allowed value
-    cost: Callable[[SplitMechanism], float]  # mechanism -> quantity; it falls with noise and grows with rounds
+    cost: Callable[[SplitMechanism], float]  # mechanism -> quantity, which falls with noise and grows with rounds
 
     def __str__(self) -> str:
         return f"{self.name}={self.value:g}"
@@ -66,7 +67,8 @@ def calibrate(
             probability of a uniform answer in randomized response, "group" is the number of mixed clients.
         epsilon: target ε > 0, in nats.
         delta: δ in (0, 1).
-        tight: whether privacy loss distributions may be composed numerically; σ is then precise to 1e-4, else to 1e-6.
+        tight: whether to compose privacy loss distributions numerically. If so, σ is precise to 1e-4, otherwise to
+            1e-6.
 
     Raises:
         ValueError: if no value reaches the target, if even the least noise or the largest number of rounds reaches it,
@@ -280,7 +282,7 @@ def _group(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
 def _regrouped(mixing: Mixup | CutMix, group: int) -> Mixup | CutMix:
     ratio = mixing.ratio
     if isinstance(ratio, DirichletRatio | DirichletCounts):
-        regrouped: Any = replace(ratio, clients=group)  # a ratio of the mixing's own kind
+        regrouped: Any = replace(ratio, clients=group)  # of the same kind as `ratio`
         return replace(mixing, ratio=regrouped)
     if isinstance(ratio, FixedRatio) and len(set(ratio.ratios)) == 1:
         return replace(mixing, ratio=FixedRatio.equal(group))

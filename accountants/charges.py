@@ -28,7 +28,7 @@ Counts = Mapping[SplitMechanism, tuple[int, int]]
 def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
     """The bounds (at least one) on ε and δ of all charges of a ledger, i.e. its recorded releases, together.
 
-    `total` is the sum of their costs (`cost_of`). With `tight`, privacy loss distributions may be composed numerically.
+    `total` is the sum of their costs (`cost_of`). `tight` adds numerical composition of privacy loss distributions.
 
     Source: see `ledger.Ledger`.
     """
@@ -55,8 +55,8 @@ def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Boun
 
 
 def within(total: Array, epsilon: float, delta: float) -> bool:
-    """Whether the fast bounds prove that a total cost, [1 + A] as in `cost_of`, is (ε, δ)-DP. They skip numerical
-    composition, so the budget may hold even if the result is False."""
+    """Whether the fast bounds prove that a total cost, [1 + A] as in `cost_of`, is (ε, δ)-DP. The fast bounds skip
+    numerical composition, so the budget may hold even if the result is False."""
     if total[0] < inf and gaussian.log_delta(epsilon, np.sqrt(total[0])) <= log(delta):
         return True
     return bool(np.min(renyi.canonne(USUAL_ORDERS, total[1:], delta)) <= epsilon)
@@ -111,7 +111,8 @@ def steps_of_charges(counts: Counts) -> Steps:
 
 
 def said_of_charges(counts: Counts, delta: float) -> list[str]:
-    """List the assumptions and warnings that all mechanisms share, then the others with their mechanism's number."""
+    """List the assumptions and warnings: first those that all mechanisms share, then the others, each with the number
+    of its mechanism."""
     each = [(*assumptions(one), *warnings(one, delta)) for one in counts]
     shared = [sentence for sentence in each[0] if all(sentence in other for other in each)]
     rest = [(number, sentence) for number, said in enumerate(each, 1) for sentence in said if sentence not in shared]

@@ -92,14 +92,15 @@ RELEASES: Mapping[LawName, Callable[[SplitMechanism], tuple[Step, int]]] = {
 
 
 def updates(mechanism: SplitMechanism) -> Steps:
-    """The noisy updates of the clients' segment, as a list of one pair (step, repetitions); empty without any."""
+    """The noisy updates of the clients' segment, as a list of one pair (step, repetitions); empty if no update is
+    noisy."""
     lower = mechanism.lower_model
     return [update_step(lower)] if isinstance(lower, PrivateUpdates) else []
 
 
 def update_step(updates: PrivateUpdates) -> tuple[Step, int]:
     """The step of one noisy update, and the number of updates. The neighbors that differ most in the updates need not
-    be those that differ most in the releases, hence `worst=False`."""
+    be those that differ most in the releases, so `worst` is False."""
     kind: Sampling = "without_replacement" if updates.rate < 1 else "every_round"
     one = GaussianRelease(mu=1 / updates.noise_multiplier, sampling=kind, rate=updates.rate, worst=False)
     return one, updates.steps

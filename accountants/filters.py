@@ -2,8 +2,8 @@
 
 A ledger that takes the best of many bounds needs charges (recorded releases) that are fixed in advance. Otherwise the
 best bound and the end of the run would depend on the releases. A filter limits one summed cost. It chooses one bound
-before the first release. A run that stops before the limit keeps the budget, even if each charge was chosen from
-earlier releases.
+before the first release. A run that stops before the limit keeps the budget, even if each charge was chosen by looking
+at earlier releases.
 
 A filter limits the privacy loss of a whole run; an odometer bounds the loss of the releases charged so far. With
 probability 1 − δ, all its readings during a run are correct at once, even if later releases are chosen by looking at
@@ -134,11 +134,11 @@ def reading(kept: Filter, total: Array, delta: float) -> Reading:
     """Bound the privacy that the charges have spent so far: an upper bound ε on the loss ln(P/Q) of all releases, which
     holds with probability at least 1 − δ over releases drawn from P.
 
-    P and Q are the laws of the releases for two fixed neighbors. The odometer has 32 filters with limits from
-    `kept.limit` downward (levels), which share δ evenly. Proof for one level: stop a run within this level as soon as
-    its loss exceeds ε. The releases decide when it stops, so the level's filter holds for the stopped run. Its profile
-    then obeys δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for every ε' < ε. Take any q in (0, 1), and let ε' be the filter's ε
-    at q times the level's δ. With ε = ε' − ln(1 − q), P(loss > ε) is at most the level's δ.
+    P and Q are the laws of the releases for two fixed neighbors. The odometer has 32 filters (levels). Their limits go
+    down from `kept.limit`, and each level has the same share of δ. Proof for one level: stop a run within this level as
+    soon as its loss exceeds ε. The releases decide when it stops, so the level's filter holds for the stopped run. Its
+    profile then obeys δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for every ε' < ε. Take any q in (0, 1), and let ε' be the
+    filter's ε at q times the level's δ. With ε = ε' − ln(1 − q), P(loss > ε) is at most the level's δ.
 
     Args:
         kept: the filter of the run.

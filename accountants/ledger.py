@@ -89,9 +89,10 @@ class Ledger:
         budget: the privacy budget of all charges together; None for no limit.
         tight: whether `epsilon` also composes privacy loss distributions numerically, and `charge` does so before it
             refuses. Close to the budget, this can take seconds per charge.
-        adaptive: whether charges may depend on earlier releases, for example if the noise is decided during the run.
-            The first charge then fixes one bound (`filters`), and `epsilon` and `delta` describe the whole budget, not
-            only the part spent. This needs a budget, excludes `tight`, and is stored in the file.
+        adaptive: whether charges are allowed to depend on earlier releases, for example if the noise is decided during
+            the run. The first charge then fixes one bound (`filters`), and `epsilon` and `delta` describe the whole
+            budget, not only the part spent. An adaptive ledger needs a budget and excludes `tight`. The mode is stored
+            in the file.
         rounds: the number of all charged rounds.
         remarks: sentences about problems on opening: an incomplete last line that was dropped, a missing lock.
 
@@ -99,8 +100,8 @@ class Ledger:
         LedgerError: if the file is damaged, is not a ledger, cannot be written, or is in use by another process.
 
     Source: for charges fixed in advance, the smallest of these bounds. Gaussians of constant shift: one Gaussian of
-    shift √Σμ² (Dong, Roth and Su 2022, Corollary 3.3), exact without sampling. Others: the sum of Rényi curves (Mironov
-    2017, Proposition 1). For charges that depend on releases: `filters`.
+    shift √Σμ² (Dong, Roth and Su 2022, Corollary 3.3), exact without sampling. Other charges: the sum of Rényi curves
+    (Mironov 2017, Proposition 1). For charges that depend on releases: `filters`.
 
     >>> import tempfile
     >>> from privkit.accountants.table import mechanism_of
@@ -148,8 +149,8 @@ class Ledger:
         """Write a release into the ledger before it is made.
 
         Args:
-            mechanism: the mechanism of the release. Every call charges its noisy updates of the lower model
-                (`PrivateUpdates`), so give the number of update steps for these rounds only.
+            mechanism: the mechanism of the release. Every call also charges the mechanism's noisy updates of the lower
+                model (`PrivateUpdates`), so give the number of update steps for these rounds only.
             rounds: the number of rounds, ≥ 1; if None, `mechanism.rounds`.
             note: free text, for people.
 
@@ -304,7 +305,8 @@ class Ledger:
             )
 
     def _keep_filter(self, budgets: set[tuple[float, float] | None], first: SplitMechanism) -> None:
-        """Restore the filter of a ledger's file; LedgerError if it contradicts the requested budget or mode."""
+        """Restore the filter of a ledger's file. Raises LedgerError if the file contradicts the requested budget or
+        mode."""
         if budgets == {None}:
             if self.adaptive:
                 raise LedgerError(

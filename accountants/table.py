@@ -42,7 +42,7 @@ class TableEntry:
 
     row: int  # number of the row, from 1, without the header
     name: str  # the row's name, or "line N" in a CSV file and "row N" elsewhere
-    cells: Mapping[str, Any]  # the cells as read; by column name if the row was accepted
+    cells: Mapping[str, Any]  # the cells as read: by column name if the row was accepted, else as `given`
     given: Mapping[str, Any] = field(default_factory=dict)  # the cells as read, by the names in the file
     mechanism: SplitMechanism | None = None  # None if the row was refused
     delta: float | None = None  # δ of the row, or the default

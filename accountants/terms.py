@@ -112,7 +112,7 @@ def _parameters(certificate: Certificate) -> str:
 
 
 def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str:
-    """State μ at every δ, and a smaller μ for δ above some value if composition gives one."""
+    """State the μ that holds at every δ. If composition gives a smaller μ for all δ above some value, state it, too."""
     plain = certificate.quantities.get("gdp_mu", inf)
     if plain == inf:
         return NOT_DERIVED

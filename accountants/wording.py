@@ -97,7 +97,7 @@ def claim(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
 
 
 def warnings(mechanism: SplitMechanism, delta: float) -> tuple[str, ...]:
-    """Warn of a δ above 1e-3 or above 1/(number of clients), in a sentence; empty for a smaller δ."""
+    """Warn of a δ above 1e-3 or above 1/(number of clients), in a sentence; the result is empty for a smaller δ."""
     if delta > _LARGE_DELTA:
         return (f"δ = {delta:g} is large: publishing each unit with probability {delta:g} would satisfy it, too",)
     units = getattr(mechanism.participation, "clients", None)

@@ -77,7 +77,7 @@ def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
 
 
 def _proven(row: Row) -> str:
-    """The proven limits of any attack: true positive rate at 1 % false positives, and advantage (TPR − FPR)."""
+    """The proven limits on any attack's true positive rate at 1 % false positives, and on its advantage (TPR − FPR)."""
     if row.limits is None or row.empirical_bound is None or (row.certificate and row.certificate.standing != "proven"):
         return UNKNOWN
     return f"{rounded_up(row.limits.at(0.01), 3)}, {rounded_up(row.limits.advantage, 3)}"

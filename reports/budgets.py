@@ -38,7 +38,7 @@ class BudgetRow(Checked):
         line: number of the row's line in a CSV file, from 1; None for another format.
         mechanism: name of the mechanism; empty if it could not be read.
         status: "ok", or "error" if the row was refused.
-        error: why the row was refused, without the row's number; empty if it was computed.
+        error: why the row was refused, without the row's number; empty if the row was accepted.
         epsilon: proven upper bound on ε, in nats; `inf` if nothing is proven; None if the row was refused.
         delta: the δ of `epsilon`; None if the row was refused.
         lower: proven lower bound on ε; None if unknown.
@@ -49,7 +49,8 @@ class BudgetRow(Checked):
         statement: the claim in one sentence; empty if the row was refused.
         published: ε at `delta` by the paper's own formula; None if it was not computed or does not apply.
         published_order: the Rényi order at which the paper's formula gives the least ε; None if it uses no order.
-        published_at_order_2: ε by the paper's formula at order 2, which its own table fixes; None as for `published`.
+        published_at_order_2: ε by the paper's formula at order 2, the order of the paper's table; None if
+            `published_order` is None.
         objection: why the published value is not a bound; empty if it is a bound, or if there is no value.
         notes: caveats for the reader, one sentence each.
         given: the row's cells in the parameter table, as pairs (column, text), which CSV and JSON repeat.
@@ -141,7 +142,8 @@ def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """Yield a JSON list, one object at a time, with all fields, unrounded; an infinite ε is null, of kind "nothing"."""
+    """Yield a JSON list, one object at a time, with all fields, unrounded; an infinite ε is null, and its kind is
+    "nothing"."""
     start = "["
     for row in rows:
         record = {

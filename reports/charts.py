@@ -21,7 +21,8 @@ _CORNERS = 120  # largest number of corners of a drawn ROC curve
 
 @dataclass(frozen=True, kw_only=True)
 class AxisScale:
-    """An axis of a panel, which maps values from `low` to `high` to positions from `start` to `end` in SVG units."""
+    """An axis of a panel. It maps values between `low` and `high` to positions between `start` and `end`, in SVG
+    units."""
 
     low: float  # value at the start of the axis
     high: float  # value at the end of the axis
@@ -31,7 +32,8 @@ class AxisScale:
     whole: bool = False  # whether only whole numbers are ticks
 
     def __call__(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """The positions of values in SVG units, in an array of the same shape; values outside the axis get its ends."""
+        """The positions of values in SVG units, in an array of the same shape; a value outside the axis gets the
+        position of the nearer end."""
         low, high, found = self.low, self.high, np.asarray(values, dtype=float)
         if self.logarithmic:
             low, high, found = log10(low), log10(high), np.log10(np.maximum(found, self.low))
@@ -106,7 +108,7 @@ class Chart:
 
     @property
     def keys(self) -> list[Shape]:
-        """The entries of the legend: named lines and bars; empty if there is only one."""
+        """The entries of the legend: the chart's named lines and bars. If there is only one, the legend is empty."""
         named = [shape for shape in self.shapes if shape.kind.startswith(("line", "bars"))]
         return named if len(named) > 1 else []
 

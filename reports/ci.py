@@ -14,7 +14,7 @@ from privkit.shared.threat_models import threat_name
 def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats: Sequence[ThreatVerdict] = ()) -> str:
     """The verdict on a run as JUnit XML: a test case for each cell (defense, attack and seed), check and gate.
 
-    A failed gate (a user's condition) or check is a failure, a failed or missing cell an error. Undecided checks are
+    A failed gate (a user's condition) or check is a failure. A failed or missing cell is an error. Undecided checks are
     skipped, and so are cells that are not applicable or not needed. Each threat model's verdict is a property.
     `seconds` maps a cell's id to its duration.
     """

@@ -40,7 +40,8 @@ _TASK = tuple(measure.name for measure in TASK)
 OF_DEFENSE = frozenset((*_TASK, *_PROVEN, *(field.name for field in fields(Costs))))
 """Columns with values of a defense, which are the same for each attack."""
 SHORT = {**{name: f"unaligned_{name}" for name in OF_RECORDS}, "tpr": "tpr_at_1_percent"}
-"""Short name -> column. For a metric of guesses, it is the column of unmatched guesses, as an adversary has them."""
+"""Short name -> column. For a metric of guesses, it is the column of unmatched guesses, which are what an adversary
+has."""
 OWN = "own_"  # prefix of a user's own metric
 GATED = (
     *_TASK,
@@ -178,8 +179,8 @@ def flat_csv(lines: Sequence[dict[str, object]]) -> str:
 
 
 def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
-    """The value of a column and both ends of its interval, as a gate (pass/fail condition) compares them; all are equal
-    for a number without an interval. An AUC below 1/2 counts as 1 − AUC, since it leaks as much."""
+    """The value of a column and both ends of its interval, as a gate (pass/fail condition) compares them. For a number
+    without an interval, all three are equal. An AUC below 1/2 counts as 1 − AUC, since it leaks as much."""
     if not isinstance(value, Interval):
         return float(value), float(value), float(value)
     middle, low, high = value.value, value.low, value.high

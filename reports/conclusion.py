@@ -42,7 +42,7 @@ class Conclusion(Frozen):
     defense: str  # the defense's label
     tone: Literal["bad", "good", "open"]  # whether the conclusion is good or bad for the defense, or open
     sentence: str  # whether the defense protects, how many records are identified, and the change of accuracy
-    models: str  # the threat models under which the defense falls or holds, and those that were not tried
+    models: str  # the threat models under which the defense is broken or holds, and those that were not tried
     arrangement: str  # model, cut and data, the adversary's own records, and the number of queries
     claim: str  # what is proven or declared
 
@@ -129,8 +129,8 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 
 
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
-    """A phrase with the largest number of records that an attack identifies with this defense, and without a defense.
-    It is empty if records were not counted. It names the attack if none of `verdicts` does."""
+    """A phrase with two numbers: the most records that an attack identifies with this defense, and without a defense.
+    The phrase is empty if records were not counted, and names the attack if none of `verdicts` names it."""
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}
     told = {one.attack for one in verdicts}

@@ -106,5 +106,5 @@ def markdown(text: str) -> str:
 
 
 def figure(text: str) -> str:
-    r"""Text that matplotlib draws literally, although a pair of dollars would start a formula."""
+    r"""Text that matplotlib draws literally: dollar signs are escaped, since a pair of them would enclose a formula."""
     return terminal(text).replace("$", r"\$")

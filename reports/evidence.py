@@ -52,14 +52,14 @@ LIMITS = (
     "A requirement is not met because it is named here: the assessor of the system decides that.",
     "Checksums identify the data, code and rows behind the numbers, but not who wrote them.",
 )
-"""Limits of the document, which it states."""
+"""Sentences in which the document states its limits."""
 RECORDED = (
     "What crossed the cut was recorded by whoever owns the system. privkit did not see the training; what it could not "
     "check is noted above."
 )
-"""A further limit, which is stated for recordings."""
+"""A further limit, which the document states for recordings."""
 _UNMEASURED = ("not_tried", "not_applicable", "no_number")  # outcomes without a number
-_FALLEN = ("refuted", "no proof")  # standings of claims whose ε the evidence does not repeat
+_FALLEN = ("refuted", "no proof")  # values of `standing` with which a claim's ε is not repeated
 
 
 def evidence(
@@ -69,8 +69,8 @@ def evidence(
     verdict: Verdict,
     records: Mapping[str, str],
 ) -> Evidence:
-    """Build the evidence of a run with at least one result row. `rows` and `threats` are its results and its verdicts
-    by threat model. `records` maps paths of the run's files to their SHA-256."""
+    """Build the evidence of a run with at least one result row. `rows` are the run's results, and `threats` the
+    verdicts by threat model. `records` maps paths of the run's files to their SHA-256."""
     groups = by_defense(rows)
     defenses = [defense for defense in groups if not undefended(defense)] or list(groups)
     judged = [_measured(one, model, rows) for one in threats for model in THREAT_MODELS if model == one.threat_model]
@@ -154,8 +154,8 @@ def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> Me
 
 
 def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
-    """Shares of identified records, one for each seed, for the strongest attack on which the verdict rests. Shares
-    follow for another attack that identifies more, such as an attack that failed its control experiments."""
+    """Shares of identified records, one for each seed, for the strongest attack on which the verdict rests. If another
+    attack identifies more, for example one that failed its control experiments, its shares follow."""
     groups: dict[str, list[tuple[Row, Interval]]] = {}
     for row in rows:
         found = identified_share(row.recovered)
@@ -238,7 +238,7 @@ def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) ->
     if epsilon is not None:
         only = " of the labels alone" if found.covers == "labels" else ""
         least = "no lower bound is known"
-        if found.lower is not None:  # it holds for the worst network, which may be another one
+        if found.lower is not None:  # the bound holds for the worst network, which need not be this one
             least = f"no proof from the clip and the noise alone gives less than ε = {found.lower!r}"
         remark = NO_USE if standing not in _FALLEN and all(row.remark for row in rows) else ""
         said = f"{standing}: ε = {epsilon!r} at δ = {found.delta!r}{only}"

@@ -37,7 +37,7 @@ class Point:
     setting: str  # the options in which settings of this family differ; empty if all options are defaults
     attack: str  # the strongest attack
     sound: bool = True  # whether the attack passed its control experiments with every seed
-    start: bool = False  # whether the attack's guesses before training count, since the finished attack gives away less
+    start: bool = False  # whether the attack's guesses before training count, since the finished attack recovers less
     seeds: int  # number of seeds
     accuracy: Interval  # accuracy of the task
     recovered: Interval  # recovery by the strongest attack, in the measure `Frontier.metric`

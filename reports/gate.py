@@ -32,7 +32,7 @@ class GateError(ValueError):
 @dataclass(frozen=True, kw_only=True)
 class Gate:
     """A user's pass/fail condition on a number in every result row of a defense. A missing number or NaN does not meet
-    it.
+    the condition.
 
     A number with an interval is judged at the end that is worse for the defense: `ssim<=0.4` at the upper limit,
     `accuracy>=0.9` at the lower limit. An AUC counts by its distance from 1/2, on either side.
@@ -41,13 +41,13 @@ class Gate:
 
     * It must also hold for constant guesses, which need no release: an attack that does worse than these is no evidence
       for the defense. It must also hold for the untrained attack, since an adversary may stop before any training.
-    * An attack whose failure is no evidence does not meet it. This is an attack
+    * The condition is not met by an attack whose failure is no evidence for the defense. This is an attack
         - that failed its control experiment (a test with a known result);
         - that also fails on the undefended model, or whose undefended model is not shown to have learned its task;
         - whose guesses show the images with inverted sign or changed contrast, mirrored, turned or moved;
         - that ignored data which the server got, used a recorded segment that does not reproduce the release, or met a
           user's own defense that no control experiment can use (`Row.doubt`).
-    * It is not met if only constant guesses gave the number.
+    * The condition is not met if only constant guesses gave the number.
 
     Attributes:
         column: name in `privkit.reports.columns.GATED`. "epsilon" is proven, "declared_epsilon" is a user's claim,
@@ -113,14 +113,16 @@ class Gate:
         self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
     ) -> list[tuple[Row, bool | None, str]]:
         """Judge the result `rows` of each defense; returns triples (row, whether it meets the condition, a sentence).
-        Rows of the undefended model are left out. If a defense has no such number, each of its rows is a failure. The
-        row is undecided (None) if its (defense, seed) is in `pending`, since some of the attacks are unfinished."""
+        Rows of the undefended model are left out. If a defense has no such number, its rows do not meet the condition.
+        But they are undecided (None) if their (defense, seed) is in `pending`, since some of the attacks are
+        unfinished."""
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
         return [found for key, group in groups.items() for found in self._of_group(group, twins, waits=key in pending)]
 
     def _of_group(self, group: Sequence[Row], twins: Twins, *, waits: bool) -> list[tuple[Row, bool | None, str]]:
-        """The findings on one defense with one seed; without a number, they are undecided if `waits`."""
+        """The findings on one defense with one seed. If no row has the number and `waits` is true, they are
+        undecided."""
         results: list[tuple[Row, bool | None, str]] = []
         wanted = f"the gate requires {self.comparison} {self.bound:g}"
         within = [row for row in group if self.threat_model is None or row.threat_model in INCLUDES[self.threat_model]]
@@ -222,8 +224,8 @@ def must_agree(gates: Sequence[Gate]) -> None:
 
 
 def _no_evidence(row: Row, twins: Twins) -> str:
-    """Why an attack's failure is no evidence for the defense, or an empty string. The attack failed its control
-    experiment, also fails without a defense, or shows images with changed contrast or sign."""
+    """Why an attack's failure is no evidence for the defense: it failed its control experiment, also fails without a
+    defense, or shows images with changed contrast or sign. Otherwise, an empty string."""
     if not sound(row):
         return "the attack failed its control experiment"
     why = "" if falls(row) or row.attack in CONSTANT_ATTACKS else powerless(row, twins)

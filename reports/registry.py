@@ -93,10 +93,10 @@ class RegistryPlace(Frozen):
     better: tuple[MeasuredSetting, ...]  # registered settings that dominate the user's, the smallest share first
     registered: MeasuredSetting | None  # the registry's measurement of the same setting
     mounted: tuple[str, ...] = ()  # the attacks that this adversary could mount and that gave sound numbers
-    # whether one of these attacks needs exactly this adversary; if all are possible for a weaker adversary, there is no
-    # place
+    # whether one of these attacks needs exactly this adversary; if a weaker adversary could mount them all, the setting
+    # gets no place
     tried: bool = True
-    named: int = 0  # number of attacks on which the peers' measurements rest
+    named: int = 0  # number of attacks on which the measurements of the other settings rest
 
     @property
     def sentence(self) -> str:

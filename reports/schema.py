@@ -76,7 +76,7 @@ class Provenance(Frozen):
         code: SHA-256 of the source of each module outside privkit.
         files: SHA-256 of checkpoints, feature networks and files that a user's own code read.
         packages: versions of privkit, Python and the libraries that compute.
-        machine: device, number of threads and, if several are joined, number of processes.
+        machine: device, number of threads and, if several processes are joined, their number.
         noted: commit, processor and operating system.
     """
 
@@ -159,8 +159,8 @@ class Row(Frozen):
         floors: floor -> alignment -> metric -> value.
         ahead: floor -> metric -> mean over records of the floor's error minus the attack's error; empty in older rows.
         answers: scores ("auc" and so on) of attacks on labels, members, canaries or an order.
-        queries: number of rounds in which the attack sent its own records through the clients; None if it has no
-            access to them.
+        queries: number of rounds in which the attack sent its own records through the clients; None if the attack has
+            no access to the clients.
         empirical_bound: lower bound on ε from canaries, compared with the claim on the same release; None without
             canaries.
         doubt: why a failure of this attack would not show that the defense holds; empty if there is no such reason, and
@@ -170,7 +170,7 @@ class Row(Frozen):
         costs: bytes, operations and memory of one client; None if they were not counted.
         training_curve: training loss of each epoch.
         validation_curve: accuracy, MCC and AUC of each epoch on the records that choose the best epoch.
-        best_epoch: the epoch with the best score on these records, counted from 1; None without such records.
+        best_epoch: the epoch with the best score in `validation_curve`, counted from 1; None without such records.
         kept: the epoch whose model is attacked: the "last", the "best" on validation records, or "best_test", the best
             on the test records themselves.
         auc_curve: AUC of the attack after each epoch; empty if it ran only once.

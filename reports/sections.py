@@ -101,7 +101,7 @@ def attack_curve(row: Row) -> Chart | None:
 
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
-    """For each check, the numbers of results that passed, failed or are undecided; control experiments first."""
+    """For each check, the numbers of results that passed, failed or are undecided. Control experiments come first."""
     counts: dict[str, list[int]] = {name: [0, 0, 0] for name in _CHECKS_FIRST}
     for row in rows:
         for check in row.checks:

@@ -77,9 +77,9 @@ def over_intervals(
     """The mean of a value over n ≥ 1 seeds, with an interval that is at least as wide as the seeds' intervals imply.
 
     Few seeds may agree by chance. For three shares of 1, each from 100 records, Student's interval is a point, although
-    the records alone allow 0.98. The squared half widths of independent seeds add up. If each seed's value is the best
-    of many, chosen with the truth (`fitted`), all seeds err in the same direction, which averaging does not remove. So
-    the limits are then at least as wide as the mean of the seeds' limits.
+    the records alone allow a share of 0.98. The squared half widths of independent seeds add up. If each seed's value
+    is the best of many, chosen by comparison with the truth (`fitted`), all seeds err in the same direction, which
+    averaging does not remove. So the limits are then at least as wide as the mean of the seeds' limits.
 
     Source: `over_values`; Zou and Donner 2008 (limits of a sum from the limits of its parts).
     """

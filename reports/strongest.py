@@ -31,9 +31,9 @@ class Strongest:
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
-    """Find the strongest attack for each defense and seed, in the order of the rows. If no attack gave a number, they
-    are left out. If no attack reconstructed records, the attack whose AUC is farthest from 1/2 counts. Constant guesses
-    count as attacks only if no other attack was run."""
+    """Find the strongest attack for each defense and seed, in the order of the rows. A defense and seed without an
+    attack that gave a number are left out. If no attack reconstructed records, the attack whose AUC is farthest from
+    1/2 counts. Constant guesses count as attacks only if no other attack was run."""
     groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
     for group in groups.values():
@@ -58,9 +58,9 @@ def as_error(estimate: Metric) -> float:
 def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.0) -> bool:
     """Whether an attack came closer to the records than a guess without the release (floor).
 
-    `ahead` is the mean difference between the errors of guess and attack, paired by record, which removes the
-    difficulty of a record; its whole interval must lie above `margin` ≥ 0. It is None for older runs and untrained
-    attacks: then the whole interval of `ours` must be better than `floor` by `margin`.
+    `ahead` is the mean of the guess's error minus the attack's error, paired by record, which removes the difficulty of
+    a record; its whole interval must lie above `margin` ≥ 0. `ahead` is None for older runs and untrained attacks: then
+    the whole interval of `ours` must be better than `floor` by `margin`.
     """
     if ahead is not None:
         return ahead.low > margin
@@ -132,9 +132,9 @@ def beats(row: Row, guess: str) -> bool:
 def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
     """The margin by which the best guess from the label alone may be closer than the class mean of few records.
 
-    The mean of n records has an expected squared error of σ²(1 + 1/n). The true mean, the best such guess, has σ². So
-    1/(n + 1) of the error is due to the few records. The class mean identifies one record per class, which gives the
-    number of classes. The margin is 0 for older rows, which do not count identified records.
+    The mean of n records has an expected squared error of σ²(1 + 1/n). The best such guess, the true mean, has the
+    error σ². So 1/(n + 1) of the class mean's error is due to the few records. The class mean identifies one record per
+    class, which gives the number of classes. The margin is 0 for older rows, which do not count identified records.
     """
     found, own = class_mean.get(IDENTIFIED.name), row.counts.get("auxiliary", 0)
     if found is None or not own:
@@ -175,15 +175,16 @@ Twins = Mapping[tuple[str, str, int], Row]
 
 
 def lost(row: Row) -> bool:
-    """Whether an attack that passed its control experiments failed on a defense. Then it must run undefended, too."""
+    """Whether an attack that passed its control experiments failed on a defense. Then it must also run on the
+    undefended model."""
     real = bool(metric_of(row)) and row.attack not in CONSTANT_ATTACKS
     return real and not falls(row) and sound(row) and not row.doubt
 
 
 def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
     """The reason why an attack need not run on the undefended model; empty if it must run. `twin_of` has the ids of the
-    cells (defense, attack and seed) in which this attack meets a defense. It is empty if the attack always runs on the
-    undefended model. `rows` maps the ids of finished cells to their results."""
+    cells (defense, attack and seed) in which this attack meets a defense. `twin_of` is empty if the attack always runs
+    on the undefended model. `rows` maps the ids of finished cells to their results."""
     own = [rows[cell] for cell in twin_of if cell in rows]
     if not twin_of or any(map(lost, own)):
         return ""
@@ -243,8 +244,8 @@ def sound(row: Row) -> bool:
 
 
 def relied(rows: Sequence[Row]) -> list[Row]:
-    """The result rows that count: if an attack that passed its control experiments reveals records, only rows of
-    attacks that passed them; otherwise all."""
+    """The result rows that count. If an attack that passed its control experiments reveals records, these are only the
+    rows of attacks that passed theirs; otherwise, all rows count."""
     if not any(falls(row) and sound(row) for row in rows):
         return list(rows)
     passed = {row.attack for row in rows if sound(row)}

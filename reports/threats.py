@@ -71,10 +71,10 @@ class ThreatVerdict(Frozen):
 
     defense: str  # the defense's label
     threat_model: str  # one of `THREAT_MODELS`, or `OTHERS`
-    # "falls": `attack` reveals records. "class": an attack reveals only classes. "holds": it holds against the mounted
-    # attacks. "not_shown": a failed attack also fails on the undefended model, was still learning, or did not read all
-    # that the server got (`Row.doubt`). "no_number": every mounted attack failed its control or ended in an error.
-    # "not_applicable": no mounted attack applies. "not_tried": no attack was mounted
+    # "falls": `attack` reveals records. "class": an attack reveals only classes. "holds": the defense withstands the
+    # mounted attacks. "not_shown": a failed attack also fails on the undefended model, was still learning, or did not
+    # read all that the server got (`Row.doubt`). "no_number": every mounted attack failed its control or ended in an
+    # error. "not_applicable": no mounted attack applies. "not_tried": no attack was mounted
     outcome: Outcome
     # the attack that decides the verdict; empty if no attack gave a number
     attack: str = ""
@@ -99,7 +99,8 @@ def threat_verdicts(
     registered: Mapping[str, Sequence[str]],
     known: Mapping[str, Sequence[KnownOutcome]] = MappingProxyType({}),
 ) -> list[ThreatVerdict]:
-    """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
+    """The verdicts on every defense whose records were attacked. If there is no defense, the undefended model is
+    judged.
 
     `summaries` are the means over seeds of the rows that `counted` returns. `registered` has the attacks that are
     possible on these records, by threat model (or `OTHERS`). `known` has the attacks that broke a defense in privkit's
@@ -200,7 +201,7 @@ def _verdict(
 
 
 def _unshown(rows: Sequence[Row], twins: Twins) -> str:
-    """The reason why a failed attack does not show that the defense holds; empty if it does show it."""
+    """The reason why a failed attack does not show that the defense holds; empty if it shows this."""
     for row in rows:
         learning = any(check.name == CONVERGED and check.passed is False for check in row.checks)
         why = row.doubt or powerless(row, twins) or ("the attack was still learning" if learning else "")
@@ -313,7 +314,8 @@ def _unnamed(rows: Sequence[Row]) -> str:
 
 
 def _likeness(rows: Sequence[Row]) -> float:
-    """Mean closeness of guesses to the records, by the measure of likeness or, without it, by minus the distance."""
+    """Mean closeness of guesses to the records, by the measure of likeness. If there is none, it is the negative
+    distance."""
     found = [row.recovered["unaligned"] for row in rows]
     names = [likeness(list(own)) for own in found]
     each = [own[name].value if name else -distance(row) for own, name, row in zip(found, names, rows, strict=True)]
@@ -346,8 +348,8 @@ def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Inte
 
 
 def _narrowly(rows: Sequence[Row]) -> str:
-    """If an attack is proven better than a constant guess only by comparing errors record by record, a remark with the
-    smallest such difference and its interval; otherwise ""."""
+    """A remark if an attack is proven better than a constant guess only by comparing errors record by record. It gives
+    the smallest such difference with its interval."""
     row = next(row for row in rows if falls(row))
     if falls(row.model_copy(update={"ahead": {}})):
         return ""

@@ -1,17 +1,18 @@
 """Lower bounds on ε from the scores that an attack gives to members and non-members.
 
 A canary is a record that the auditor inserts or leaves out. The attack gives it a score, which is high if the attack
-believes "member" (inserted). Scores are finite numbers, at least one of each kind. A bound holds with the stated
-confidence in (0, 1) over the draw of the scores. A small bound is no evidence that the mechanism is private.
+believes "member" (inserted). Scores are finite numbers. There must be a score of at least one member and of at least
+one non-member. A bound holds with the stated confidence in (0, 1) over the draw of the scores. A small bound is no
+evidence that the mechanism is private.
 
 Without a `family`, a bound is for (ε, δ)-DP at δ in [0, 1). With a family, it assumes that the mechanism's trade-off
 curve (the least false negative rate at each false positive rate) belongs to this family. If this assumption is wrong,
 the bound may lie far above the truth. The curve's parameter is reported as an ε at δ > 0.
 
 In a single run, a fair coin makes each canary a member. A split into members and non-members is refused if fair coins
-give it with probability below 1e-9. The functions `ceiling_…` give the largest ε that a bound can reach with the given
-number of canaries or runs. An audit cannot refute a claimed ε at or above this ceiling, so passing the audit says
-nothing about such a claim.
+give so uneven a split with probability below 1e-9. The functions `ceiling_…` give the largest ε that a bound can reach
+with the given number of canaries or runs. An audit cannot refute a claimed ε at or above this ceiling, so passing the
+audit says nothing about such a claim.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ _LARGEST = 64.0  # largest strength that is reported: above it, e^(μ²/2) overf
 
 
 class Rates(Protocol):
-    """The true and false positive rates that an attack can have. `Region` implements this and describes the methods."""
+    """The true and false positive rates that an attack can have. `Region` implements this interface and describes its
+    methods."""
 
     @property
     def advantage(self) -> float: ...
@@ -58,8 +59,8 @@ class Family(ABC):
         """The ε at δ that an audit reports as its lower bound, if it infers that the curve has at least this strength.
 
         By default it is `epsilon`, which must then be exact. If a family's `epsilon` is the accountant's upper bound,
-        this method returns the accountant's lower bound. Without a lower bound it returns `epsilon`, which may be too
-        large. Compare a claimed ε with `epsilon`; use this method to bound the mechanism's true ε.
+        this method returns the accountant's lower bound. If the accountant has none, the method returns `epsilon`,
+        which may be too large. Compare a claimed ε with `epsilon`; use this method to bound the mechanism's true ε.
         """
         return self.epsilon(strength, delta)
 
@@ -167,8 +168,8 @@ class ScaledNoise(Family):
 
     @property
     def one_sided(self) -> bool:
-        """True for sampling with add-or-remove neighbors: an unsampled canary has the same effect as one outside the
-        data."""
+        """True for sampling with add-or-remove neighbors: an unsampled canary has the same effect as a canary outside
+        the data."""
         return self.mechanism.relation == "add_or_remove_one" and self.mechanism.sampling.rate < 1
 
     def strength(self, epsilon: float, delta: float) -> float:

@@ -30,26 +30,26 @@ def epsilon_independent(
     family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
-    """Compute a lower bound on ε from one run with canaries that must be independent; this makes the bound tighter.
+    """Compute a lower bound on ε from one run with canaries. They must be independent, which makes the bound tighter.
 
     A canary is a record that the auditor inserts (a "member") or leaves out, by a fair coin. Let a_i be the probability
     that canary i is guessed "member" if it is left out, and b_i the probability that it is guessed "non-member" if it
     is a member. The a_i may differ between canaries, and so may the b_i.
 
     * "errors" counts all wrong guesses. Guess i is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, where TV is the
-      largest total variation that the mechanism allows. So the number of wrong guesses is at least a binomial count
-      with this probability (in distribution). This test is stronger for curves like the Gaussian.
+      largest total variation that the mechanism allows. So the number of wrong guesses is, in distribution, at least a
+      binomial count with the probability (1 − TV)/2. This test is stronger for curves like the Gaussian.
     * "rates" bounds the mean of the a_i and the mean of the b_i from above, each at half the significance, and rejects
       a trade-off curve that does not allow both means. The curve is convex, so if it allows each pair (a_i, b_i), it
       allows the pair of means. The Clopper–Pearson limit holds at this significance although trials differ in
-      probability (Hoeffding 1956). This test is stronger if few releases reveal much, as with sampling.
+      probability (Hoeffding 1956). This test is stronger if few releases reveal much, for example under sampling.
 
     Args:
         in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not.
         threshold: a finite number, fixed before the coins were known. A score of at least this is guessed "member". If
             scores are log-likelihood ratios, 0 is best for "errors".
         confidence: confidence of the bound, in [1/2, 1).
-        delta: δ in [0, 1); above 0 for a Gaussian family, whose ε is infinite at 0.
+        delta: δ in [0, 1). A Gaussian family needs δ > 0, since its ε is infinite at δ = 0.
         family: the claimed family of trade-off curves; None for any (ε, δ)-DP mechanism.
         test: "errors" or "rates", chosen before the coins were known.
 

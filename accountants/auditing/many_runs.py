@@ -42,7 +42,7 @@ def epsilon_clopper_pearson(
     Args:
         in_scores, out_scores: scores of n runs with the record ("members"), and of k runs without it.
         confidence: confidence of the bound, in (0, 1).
-        delta: δ in [0, 1); above 0 for a Gaussian family, whose ε is infinite at 0.
+        delta: δ in [0, 1). A Gaussian family needs δ > 0, since its ε is infinite at δ = 0.
         threshold: a finite number, fixed before the scores were seen. A score of at least this is guessed "member". If
             None, many thresholds are tried.
         family: the claimed family of trade-off curves; None for any (ε, δ)-DP mechanism.
@@ -103,8 +103,8 @@ def epsilon_clopper_pearson(
 def ceiling_many_runs(
     members: int, others: int, *, confidence: float, delta: float, family: Family | None = None
 ) -> float:
-    """The largest bound of `epsilon_clopper_pearson` for `members` ≥ 1 runs with the record and `others` ≥ 1 without
-    it. It is reached if all members score above all non-members. The other arguments are those of that function.
+    """The largest bound of `epsilon_clopper_pearson` for `members` ≥ 1 runs with the record and `others` ≥ 1 runs
+    without it, reached if all members score above all non-members. The other arguments are as in that function.
 
     >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
     2.6
@@ -118,8 +118,8 @@ def ceiling_many_runs(
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
     """Choose J thresholds on sorted scores. Returns five results: the thresholds with their error counts; the error
-    probabilities, [J], of the limits on missed members; those of the limits on false alarms, [J]; the assumption about
-    the threshold; and the method in words.
+    probabilities, [J], of the limits on missed members; the error probabilities, [J], of the limits on false alarms;
+    the assumption about the threshold; and the method in words.
 
     With probability 1 − `error`, the Clopper–Pearson limits of all error rates hold together.
     """

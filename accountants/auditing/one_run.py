@@ -132,7 +132,8 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """The numbers of "member" and "non-member" guesses to try: m/2^j of one or of both, large enough for ε > 0."""
+    """The numbers of "member" and "non-member" guesses to try: m/2^j guesses of one kind or of each kind, enough for ε
+    > 0."""
     fewest = log2(1 / error)
     sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]
@@ -216,7 +217,7 @@ def epsilon_one_run_curve(
        f̄ of the probability of this second event. As f̄ is concave, the means over all canaries obey the same limit:
        Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i.
     2. If all guesses are "member", a canary that was left out is never guessed right. Then m/2 takes the place of m,
-       and the bound is larger; likewise if all guesses are "non-member".
+       and the bound is larger. The same holds if all guesses are "non-member".
     3. Let v guesses be right in the run, and suppose P[at least v right] ≥ τ = 1 − confidence. Under these
        inequalities, Σ p_j is least for p_v = τ and the least possible p_{v−1}, p_{v−2}, … after it. If even this sum
        exceeds 1, the assumption is false, and the curve is rejected.
@@ -336,9 +337,10 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
 
     The claimed trade-off curve is the curve of `family` with this `strength`. Let f̄(x) be its true positive rate at
     the false positive rate x. On average, half of m = `canaries` ≥ 2 canaries are members, and a threshold with false
-    positive rate x guesses m·(x + f̄(x))/2 canaries to be members. We try several x, and assume that one standard
-    deviation fewer guesses are right than the curve allows. The number of "non-member" guesses is the same, or 0 if the
-    family is one-sided. The plan depends only on m and the claimed curve, so it costs no confidence.
+    positive rate x guesses m·(x + f̄(x))/2 canaries to be members. We try several x. The number of right guesses is
+    assumed to be one standard deviation below the mean that the curve allows. The number of "non-member" guesses equals
+    that of "member" guesses, or is 0 if the family is one-sided. The plan depends only on m and the claimed curve, so
+    it costs no confidence.
 
     >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())
     (146, 146)

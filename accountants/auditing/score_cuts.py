@@ -63,8 +63,8 @@ class Cuts:
     @classmethod
     def at_ranks(cls, members: Array, others: Array) -> Cuts:
         """Thresholds at ranks that do not depend on the scores. For j = 0, 1, …, at most ⌈n/2^j⌉ − 1 of n non-members
-        are at or above the threshold, or at most ⌈n/2^j⌉ − 1 of n members are below it. This limit is stored as the
-        count."""
+        are at or above the threshold, or at most ⌈n/2^j⌉ − 1 of n members are below it. The limit itself is stored as
+        the number of these errors."""
         alarms, missed = halved(others.size) - 1, halved(members.size) - 1
         above = np.nextafter(others[others.size - 1 - alarms], inf)
         at = members[missed]

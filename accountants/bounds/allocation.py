@@ -29,10 +29,10 @@ _ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
 """Rényi orders that are tried for secret places; the computing time grows with the square of the largest order."""
 _MOST_OVERLAPS = 1_024  # places up to which the exact overlap of two or three subsets is summed
 _LARGEST_ORDER = 256  # highest order of the Rényi curve; its moments take time proportional to its square
-# most places of the numerical profile; more places hide a record better, so this profile bounds theirs, too
+# most places of the numerical profile; its δ also bounds the δ of more places, which hide a record better
 _MOST_PLACES = 4096
 _LARGEST_SHIFT = 4.0
-"""μ above which the numerical profile would be lost in rounding; the unsampled profile takes its place."""
+"""μ above which the numerical profile would be lost in rounding; the profile of a known place is used instead."""
 _HIDES_NOTHING = 100.0  # μ above which no order of the Rényi curve gains from secrecy, and moments would overflow
 _TOLD = ", with all secrets known to the server"
 _ROUNDING = 4e-15  # generous relative rounding error of one place's masses; t places have up to t times as much
@@ -46,7 +46,7 @@ class SecretPlaces(Step):
     equal size, and draw one place in each block. Revealing the split cannot lower a divergence (joint convexity). Given
     the split, the blocks are independent, so each block counts as one secret place.
 
-    For k > t/2 the bound is that of t − k secret places and one known shift. Along the direction (1, …, 1), every
+    For k > t/2 the bound is computed for t − k secret places and one known shift. Along the direction (1, …, 1), every
     subset of k places moves the mean by μk/√t. Orthogonal to this direction, a subset and its complement mirror each
     other. So k of t places equal t − k of t places and one Gaussian with squared shift μ²(2k − t).
     """
@@ -105,7 +105,7 @@ class SecretPlaces(Step):
 @dataclass(frozen=True, kw_only=True)
 class ToldPlaces(Step):
     """A shift by μ standard deviations of the noise in k secret places (rounds or patches). The bound assumes that the
-    server knows the places, so it is that of one Gaussian of shift √k·μ.
+    server knows the places, so it equals the bound of one Gaussian of shift √k·μ.
 
     Source: derived from joint convexity: revealing the places cannot lower a divergence.
     """
@@ -125,7 +125,8 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     """Upper bounds on the Rényi divergence between laws P and Q at A orders α > 1: float [A]. Q is the law of t =
     `places` independent N(0, 1) variables; under P, one of them, drawn uniformly and secretly, is shifted by μ.
 
-    The value is the larger of both directions. Let L = P/Q be the likelihood ratio, and E the mean under Q.
+    The result is the larger divergence of the two directions. Let L = P/Q be the likelihood ratio, and E the mean under
+    Q.
 
     1. P against Q: at whole α, E L^α − 1 is exact. It is α!/t^α times the coefficient of z^α in (Σ_j e^{μ²j(j−1)/2}
        z^j/j!)^t − e^{tz}, a sum of positive terms. Between whole orders, (α − 1)·D_α is interpolated, since it is
@@ -171,15 +172,15 @@ def profile(places: int, mu: float) -> Pair:
     t independent copies of a lognormal variable X.
 
     1. X is moved to a grid such that E(c − X)₊ is unchanged at every node c and linear in between. This keeps the mean
-       of X and makes X larger in the convex order. So the sum S of t such variables is larger in this order, too, and
-       so are both δ.
+       of X and makes X larger in the convex order. So the sum S of t such variables is larger in this order, too, which
+       makes both δ larger.
     2. Both δ follow from E(c − S)₊ at c = t·e^{±ε}, since the mean of S is known to be t. Sums above c do not matter
        for E(c − S)₊, so a grid on [0, c] is enough.
     3. A bound on rounding errors is added. For more than 4096 places, the bound for 4096 places is returned. For μ > 4,
        the bound for a place that the server knows is returned.
 
     Source: Feldman and Shenfeld 2025 (this pair dominates also if later rounds are chosen adaptively). Derived: a mean
-    of more independent variables is smaller in the convex order, and so is δ.
+    of more independent variables is smaller in the convex order, which makes δ smaller.
     """
     t, m = validate.whole("places", places), validate.real("mu", mu, least=0)
     told = gaussian.profile(m)

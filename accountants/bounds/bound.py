@@ -81,7 +81,7 @@ class ClosedForm(Bound):
     def of_profile(
         cls, method: str, source: str, to_epsilon: Callable[[float], float], to_delta: Callable[[float], float]
     ) -> Self:
-        """Build an exact bound from `to_epsilon`, from δ to ε, and `to_delta`, from ε to δ. If δ is 0, ln δ is −inf."""
+        """Build an exact bound: `to_epsilon` maps δ to ε, and `to_delta` maps ε to δ. If δ is 0, ln δ is −inf."""
 
         def to_log_delta(epsilon: float) -> float:
             return log(value) if (value := to_delta(epsilon)) > 0 else -inf

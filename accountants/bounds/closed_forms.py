@@ -23,7 +23,7 @@ class GaussianBound(Bound):
     """The bound of one Gaussian release whose shift is μ ≥ 0 standard deviations of the noise."""
 
     mu: float
-    sampling: str | None = None  # bounds of one kind of sampling are computed in one pass; None: computed alone
+    sampling: str | None = None  # bounds with equal texts are computed in one pass; None is computed alone
     method: str = "exact Gaussian profile"
     source: str = BALLE_WANG
     exact: bool = False

@@ -1,7 +1,7 @@
 """Fast composition of sampled releases on a coarse grid, for many runs at once; the option `--fast` uses it, too.
 
 The privacy losses of one release are rounded to a few nodes (`truncated_losses`). Their Rényi curve, converted at the
-best order, gives a first ε. Then the nodes are moved to a grid about as coarse as the standard deviation of one
+best order, gives a first ε. Then the nodes are moved to a grid whose step is about the standard deviation of one
 release's loss, and all rounds are composed by one FFT.
 """
 
@@ -35,7 +35,8 @@ _INTERVAL = 0.5
 """Largest distance of the grid's nodes, in standard deviations of one release's loss. At 0.75, ε is about 1% larger."""
 _SMALLEST_GRID, _LARGEST_GRID = 512, 2**14
 _BELOW = 6.0
-"""The grid begins this many standard deviations below the tilted sum's mean. Mass below the grid counts at its end."""
+"""The grid begins this many standard deviations below the tilted sum's mean. Mass below the grid is counted at the
+grid's last nodes."""
 _ABOVE = 4.5  # −ln of the share of δ that sums above the grid may take
 _LOWER, _SMALLER = 6, 3.0
 """Most grids for one run, and the factor by which λ falls from one grid to the next, until a grid begins below ε."""
@@ -67,7 +68,8 @@ class CoarseComposition(Bound):
        The FFT treats the grid as a circle: probability beyond its ends is counted a second time inside, which can only
        enlarge δ.
 
-    The answer is the smaller ε of both bounds. Under Poisson sampling it is the larger ε of both directions.
+    The answer is the smaller ε of the two bounds. Under Poisson sampling it is computed in both directions, and the
+    larger one counts.
 
     Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
     Algorithm 1; the first bound: Canonne, Kamath and Steinke 2020, Proposition 12; the tail: Chernoff. Losses counted
@@ -191,7 +193,7 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     if poisson.any():
         back, tilt = forward.chosen(poisson).reverse(), tilt[poisson]
         other = _converted(back, tilt)[0]
-        larger = other > found[poisson]  # about half of the runs; only they need a grid in this direction
+        larger = other > found[poisson]  # about half of the runs; only these runs need a grid in this direction
         other[larger] = _below(back.chosen(larger), tilt[larger], other[larger])
         found[poisson] = np.maximum(found[poisson], other)
     return np.where(np.isnan(found), inf, np.maximum(found, 0))

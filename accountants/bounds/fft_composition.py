@@ -19,7 +19,7 @@ from privkit.shared.array import Array
 
 _UNSEEN = 4e-261  # upper bound on what all masses below e^−600 can add to δ
 _LOST = 1e-14  # tilted mass that may fall outside the window of a composition; it is added to δ
-_SPARED = 7.0  # nats by which a smaller tilt, with its shorter window, may raise what this mass adds to δ
+_SPARED = 7.0  # a smaller tilt has a shorter window; it may multiply what this mass adds to δ by e^7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,8 @@ class ComposedLosses:
         return narrowed(lambda node: too_large(node * self.interval), low, high)[1]
 
     def epsilon(self, target: float) -> float:
-        """The smallest ε ≥ 0 whose upper bound on δ is at most the target, solved between two nodes; `inf` if none."""
+        """The smallest ε ≥ 0 whose upper bound on δ is at most the target, solved between two nodes; `inf` if there is
+        none."""
         node = self.crossing(lambda epsilon: self.delta(epsilon) > target)
         if node is None:
             return inf

@@ -1,4 +1,4 @@
-"""Exact privacy profiles of Gaussian releases: of one release or arrays of them, and of sampled releases."""
+"""Exact privacy profiles of Gaussian releases: of one release, of arrays of releases, and of sampled releases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
     Args:
         epsilon: ε ≥ 0 in nats, a number or an array.
         mu: μ ≥ 0, a number or an array that broadcasts against `epsilon`: the L2 sensitivity divided by the noise's
-            standard deviation. T releases have √T·μ. At 0 the release does not depend on the record.
+            standard deviation. T releases together have the shift √T·μ. If μ = 0, the release does not depend on the
+            record.
 
     Source: Balle and Wang 2018, Theorem 8.
 

@@ -1,7 +1,7 @@
-"""The privacy of a run in two other definitions: ρ of zero-concentrated and μ of Gaussian differential privacy.
+"""The privacy of a run in two definitions beside (ε, δ)-DP: ρ of zero-concentrated DP, and μ of Gaussian DP.
 
 For `zcdp` and `gdp`, ρ must hold for every Rényi order, and μ for every δ, so even the rarest losses count in full.
-Under Gaussian noise, secret sampling therefore lowers neither of them.
+Under Gaussian noise, secret sampling therefore lowers neither ρ nor μ.
 
 The far tail of a sampled composition is heavier than a Gaussian's, so a μ that covers every hypothesis test is
 uselessly large. The function `mu` finds the smallest μ for the tests whose two error rates are at least a given floor,
@@ -134,7 +134,7 @@ def _composed(
     tail = max(floor * 1e-12 / sum(rounds for _, rounds in checked), 1e-290)
     d = grid_interval(checked, tail, interval)
     parts = both_directions(checked, d, tail)
-    # A composition is accurate near the ε or δ to which it is tilted. Each ε takes the most accurate of five.
+    # A composition is accurate near the ε or δ to which it is tilted. For each ε, the best of five is used.
     sides = [[compose(one, epsilon=0.0)] for one in parts]
 
     def delta(epsilon: float) -> float:

@@ -130,7 +130,7 @@ def delta(epsilon: float, shift: float) -> float:
     """The smallest δ at ε ≥ 0 of one Laplace variable. Between neighbors its mean differs by t = `shift` ≥ 0 times the
     scale.
 
-    It is 1 − exp((ε − t)/2) for ε ≤ t, and 0 for larger ε.
+    The result is 1 − exp((ε − t)/2) for ε ≤ t, and 0 for larger ε.
 
     Source: derived from the hockey-stick integral; equals Balle et al. 2018's profile.
     """

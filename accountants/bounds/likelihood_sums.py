@@ -6,9 +6,9 @@ usual record, and V_i = X_i − e^ε·X'_i. Any two of these three records are a
 F(w) is the largest E(Σ w_i·V_i)₊ over all records in the rows. Two bounds on F(w) hold, and the smaller is taken.
 
 **Both bounds.** The Gram matrices of `third_record.triples` dominate those of all triples of records. So in convex
-order, the law of each V_i is at most one of T laws, whose index is its *kind*. Each law is moved to a grid: E(V − k)₊
-is interpolated linearly between the nodes k, and mass below the grid is moved up. Both steps make the law larger. The
-law may also be cut at a largest value `top`, if E(V − top)₊ is added to the bound.
+order, the law of each V_i is at most one of T laws; its index is the *kind* of V_i. Each law is moved to a grid: E(V −
+k)₊ is interpolated linearly between the nodes k, and mass below the grid is moved up. Both steps make the law larger.
+The law may also be cut at a largest value `top`, if E(V − top)₊ is added to the bound.
 
 **By a contour integral**, if most rows have equal weights. For every θ > 0, s₊ is the integral of e^{zs}/(2πi·z²) over
 the line Re z = θ. The trapezoidal rule of step d takes z_j = θ + ijd for all integers j. By Poisson's formula, its
@@ -31,8 +31,8 @@ inequality separates the weights, so that each weight may have its own worst kin
 these weights of max_t k_g·ln|M_t(w_g·z_j)|. A normal variable whose standard deviation is a quarter of the smallest
 grid step is added to each V. This raises the bound (Jensen), and makes the terms decay, so that |M_t(w·z)| ≤ M_t(wθ)
 bounds all distant terms. For normal V, the bound is 3 % above the true value if the mean of the sum is at most three
-standard deviations below 0, and 11 % above it at seven. With a heavy tail, or few rows, this gap is larger. Source:
-derived; Cauchy's integral of s₊.
+standard deviations below 0, and 11 % above the true value at seven standard deviations. With a heavy tail, or few rows,
+this gap is larger. Source: derived; Cauchy's integral of s₊.
 
 **By convolution.** Every V_i gets the least upper bound of all kinds: its E(V − k)₊ is the largest over all kinds. The
 terms w_i·V_i are moved to a common grid: each mass is split between the two nearest nodes such that its mean is kept,
@@ -58,11 +58,12 @@ _LARGEST_WINDOW = 2**14  # most nodes of the grid of a sum
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
 """Mean excess of a term above its grid, which is added to δ, and below its grid, which is moved up."""
 _FINE, _COARSE = 4, 12
-"""Nodes per standard deviation of a term near its mean. Far from the mean: nodes per distance to it."""
+"""Near a term's mean: nodes per standard deviation. Far from it, nodes are 1/12 of their distance to the mean apart."""
 _FADES = 36.0  # exponent at the window's end: mass beyond it is lost in rounding, and a bound on it is added
 _MOST_TILT = 20.0  # largest exponent of a tilted term
 _PART, _TRIES = 0.01, 4
-"""Wanted mean excess above the grid of a convolution, relative to its result, and grids that are tried for it."""
+"""Wanted mean excess above the grid of a convolution, relative to its result, and the number of grids that are
+tried."""
 _STEP, _STEPS = 0.5, 128
 """d divided by min(θ, 1/(standard deviation of the sum)), and the fewest terms; later terms are negligible."""
 _SHARE = 0.03  # smallest share of the variance at which a weight is separated in the contour integral
@@ -169,7 +170,7 @@ def _saddle(terms: Terms, rows: tuple[Array, Array], spread: float, apart: float
 
 def _by_convolution(terms: Terms, interval: float, rows: tuple[Array, Array], tail: float) -> float:
     """Upper bound on F(w) by the convolution in the module's docstring, with terms cut where their mean excess is below
-    `tail`; `inf` if numbers overflow. It is computed under a tilt e^{ts}, so rounding is small relative to δ."""
+    `tail`; `inf` if numbers overflow. The sum is computed under a tilt e^{ts}, so rounding is small relative to δ."""
     nodes, _, above = terms
     weights, counts = rows
     last = int(np.argmax((above <= tail) & (nodes > 0))) or nodes.size - 1
@@ -244,7 +245,8 @@ def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Arra
 
     ln X has the variance a > 0, ln X' the variance b > 0, and their covariance is c with c² < a·b. Given ln X', the
     mean is Black and Scholes' price of a call option; given ln X, of a put option. We condition on the variable that
-    leaves a positive strike. The mean over it is a sum over equidistant nodes, which converges exponentially.
+    leaves a positive strike. The mean over this variable is a sum over equidistant nodes, which converges
+    exponentially.
     """
     values, scale, above = np.empty(strikes.size), exp(epsilon), strikes >= 0
     values[above] = _priced(strikes[above], scale, 1.0, (b, a, c), call=True)

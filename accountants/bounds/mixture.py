@@ -34,7 +34,7 @@ class PublicMixture(SampledStep):
 
     Let δ_G(ε; μ) be the profile of a Gaussian release. If participation is a secret sample of rate γ, a round has the
     profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ). This is the mean of the profiles of sampled releases with fixed shift. So
-    the shift may be treated as public.
+    the shift can be treated as public.
     """
 
     law: ShiftLaw  # the distribution of the shift

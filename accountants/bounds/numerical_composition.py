@@ -44,8 +44,8 @@ class ComposedBound(Bound):
     large, the bound proves nothing."""
 
     pairs: Pairs  # profiles of single rounds, and how often each is composed
-    # profiles that some two neighbors attain in every round; None if none are known. It is the object `pairs` itself if
-    # they attain both directions.
+    # profiles that some two neighbors attain in every round; None if none are known. The value is the object `pairs`
+    # itself if they attain both directions.
     attained: Pairs | None = None
     method: str = "numerical composition of privacy loss distributions"
     source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022"

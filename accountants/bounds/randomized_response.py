@@ -20,12 +20,13 @@ from privkit.accountants.bounds.step import Pairs, Step
 from privkit.accountants.bounds.subsampling import checked_orders, finite_numbers
 from privkit.shared.array import Array
 
-_MOST_ANSWERS = 1_000  # answers up to which the profile is summed exactly; more are composed numerically
+_MOST_ANSWERS = 1_000  # number of answers up to which the profile is summed exactly; above it, they are composed
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomizedAnswer(Step):
-    """One answer of randomized response with k = `classes`. Neighbors may differ in every answer of a run."""
+    """One answer of randomized response with k = `classes`. The bounds assume the worst case: neighbors differ in every
+    answer of a run."""
 
     noise: float  # p in (0, 1], the probability of a uniform draw
     classes: int  # k ≥ 2, the number of categories
@@ -93,9 +94,9 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
     """The exact δ at ε ≥ 0 of n = `answers` ≤ 1000 independent answers whose true categories all differ. An answer is
     replaced with probability p (`noise`) by a uniform draw from k categories (`classes`).
 
-    It is Σ_j P[loss = j·ε₀]·(1 − e^{ε − j·ε₀})₊ with the ε₀ of one answer (`pure_epsilon`). The loss of an answer is ε₀
-    with the probability 1 − p + p/k of the true category, −ε₀ with the probability p/k of the neighbor's category, and
-    0 otherwise. So the sum of n losses is trinomial.
+    The result is Σ_j P[loss = j·ε₀]·(1 − e^{ε − j·ε₀})₊ with the ε₀ of one answer (`pure_epsilon`). The loss of an
+    answer is ε₀ with the probability 1 − p + p/k of the true category, −ε₀ with the probability p/k of the neighbor's
+    category, and 0 otherwise. So the sum of n losses is trinomial.
 
     Source: Kairouz, Oh and Viswanath 2015 (k = 2); k > 2 is derived likewise.
     """
@@ -108,8 +109,8 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
 
 
 def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> float:
-    """The smallest ε at δ in (0, 1) of n = `answers` independent answers; `noise` and `classes` are as in `delta`. It
-    is exact, rounded up, and at most n times the ε of one answer."""
+    """The smallest ε at δ in (0, 1) of n = `answers` independent answers; `noise` and `classes` are as in `delta`. The
+    result is exact, rounded up, and at most n times the ε of one answer."""
     d = validate.delta(delta_)
     losses, log_mass = _sums_of_losses(noise, classes, validate.whole("answers", answers, most=_MOST_ANSWERS))
     order = np.argsort(losses)[::-1]

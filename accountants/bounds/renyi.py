@@ -24,17 +24,17 @@ COARSE_ORDERS = tuple(
 """Orders of `SAMPLED_ORDERS` that are tried first; the second list follows if the last order of the first is the best.
 """
 BANDS = ((2.0, 9.0), (14.0, 22.0), (28.0, 36.0), (44.0, 64.0))
-"""Bands of coarse orders. If the best order is in a band, the orders from the coarse one below it to the one above it
-are tried."""
+"""Bands of coarse orders. If the best order is in a band, all orders between the coarse orders below and above this
+band are tried."""
 HIGH_ORDERS = tuple(map(np.array, ([64.0, 80.0, 112.0, 160.0], [160.0, 224.0, 320.0, 448.0])))
-"""Further orders, tried list by list if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
+"""Further orders, tried list by list if the last of `SAMPLED_ORDERS` is the best, which happens at small ε."""
 
 
 def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
     """The ε at δ that each order α > 1 proves for a mechanism with Rényi divergence ε_α (`rdp`): ε_α + ln(1 − 1/α) −
     ln(αδ)/(α − 1). A negative value proves (0, δ)-DP.
 
-    At every order it is below ε_α + ln(1/δ)/(α − 1), the formula of Mironov 2017, Proposition 3.
+    At every order, this ε is below ε_α + ln(1/δ)/(α − 1), the formula of Mironov 2017, Proposition 3.
 
     Source: Canonne, Kamath and Steinke 2020, Proposition 12 (Balle et al. 2020, Theorem 21).
     """

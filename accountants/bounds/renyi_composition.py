@@ -96,8 +96,8 @@ def renyi_bound(steps: Steps) -> RenyiBound:
 
 @cache
 def method_and_source(parts: tuple[tuple[str, str], ...], what: str = "Rényi composition") -> tuple[str, str]:
-    """The method and the source of a composition, for a certificate, joined from the pairs (method, source) of its
-    steps.
+    """The method and the source of a composition, for a certificate. They are joined from the pairs (method, source) of
+    the composition's steps.
     """
     how, sources = (dict.fromkeys(column) for column in zip(*parts, strict=True))
     return "".join((what, *how)), "; ".join((*sources, CONVERSION))
@@ -105,7 +105,8 @@ def method_and_source(parts: tuple[tuple[str, str], ...], what: str = "Rényi co
 
 @cache
 def _fine_orders() -> list[Array]:
-    """For each band of `BANDS`, the orders that lie between the coarse orders around the band and are not coarse."""
+    """For each band of `BANDS`, all orders between the coarse orders below and above the band, except for coarse
+    orders."""
     coarse = np.unique(np.concatenate(COARSE_ORDERS))
     others = np.setdiff1d(SAMPLED_ORDERS, coarse)
     ends = [(coarse[coarse < first].max(initial=1.0), coarse[coarse > last].min(initial=inf)) for first, last in BANDS]
@@ -118,9 +119,9 @@ def _best(
     """For each bound, the smallest value of `convert` over the Rényi orders, at least `least`. All bounds have the same
     orders.
 
-    Of `SAMPLED_ORDERS` only some are tried first, and then the orders near the best. This finds the minimum: with λ = α
-    − 1 the converted value is (K(λ) + ln c(λ) − ln δ)/λ, where K(λ) = λ·ε_α and c comes from the conversion. The
-    numerator is convex and positive at 0, so the value has a single minimum.
+    Only some of `SAMPLED_ORDERS` are tried first, and then the orders near the best of these. This finds the minimum:
+    with λ = α − 1 the converted value is (K(λ) + ln c(λ) − ln δ)/λ, where K(λ) = λ·ε_α and c comes from the conversion.
+    The numerator is convex and positive at 0, so the value has a single minimum.
     """
     orders, rows = bounds[0].orders, np.arange(len(bounds))
     values, best = np.full(rows.size, inf), np.zeros(rows.size)

@@ -33,7 +33,8 @@ _RENYI = {
 
 @dataclass(frozen=True, kw_only=True)
 class SampledStep(Step):
-    """Releases that each contain the protected record or client with probability `rate`; 1 if everyone takes part."""
+    """Releases that each contain the protected record or client with probability `rate`. It is 1 if everyone takes
+    part."""
 
     rate: float = 1.0  # γ = k/n for a secret sample of k of n clients; q for Poisson sampling
 
@@ -140,8 +141,8 @@ class GaussianRelease(SampledStep):
         return [Piece(np.array([self.mu]), _CERTAIN, self.rate, count, sampled)]
 
     def attained(self, count: int) -> Pairs | None:
-        """The profiles that a known pair of neighbors attains under sampling of k of n clients: a record against a zero
-        record, if all other records are zero."""
+        """The profiles that a known pair of neighbors attains under sampling of k of n clients. One neighbor has a
+        record where the other has a zero record, and all other records are zero."""
         return [(gaussian.poisson_profiles(self.rate, self.mu), count)] if self.worst else None
 
     def _profile(self, epsilon: Array) -> Array:

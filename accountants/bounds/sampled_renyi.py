@@ -1,9 +1,9 @@
 """Rényi curves of sampled releases: sums at whole orders for arrays of releases, and integrals at any order for one.
 
 The sums interpolate between whole orders, and are cheap to compose. The integrals (`…_curve`) are exact up to rounding;
-if an integral is too large to compute (μ in the hundreds), it is αμ²/2, the divergence without sampling. All are upper
-bounds, at most the curve without sampling, at A orders in (1, 100000]. A rate lies in [0, 1]; μ ≥ 0 is the L2
-sensitivity divided by the noise's standard deviation. The tight profiles are in `subsampling`.
+if an integral is too large to compute (μ in the hundreds), the result is αμ²/2, the divergence without sampling. All
+results are upper bounds, and at most the curve without sampling. The A orders lie in (1, 100000]. A rate lies in [0,
+1]; μ ≥ 0 is the L2 sensitivity divided by the noise's standard deviation. The tight profiles are in `subsampling`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from privkit.accountants.bounds.subsampling import checked_orders, finite_number
 from privkit.shared.array import Array
 
 _HIGHEST = 1e5  # highest order
-_ROWS = 256  # rows that are computed at once, so that intermediate arrays stay in the processor's cache
+_ROWS = 256  # releases that are computed at once, so that intermediate arrays stay in the cache
 _MOST_NODES = 200_000  # nodes of one integral; beyond them, at shifts in the hundreds, the unsampled curve is returned
 _MARGIN = 14.0
 """Standard deviations beyond the integrand's peaks where integration ends; the rest is below e^(−98) of the

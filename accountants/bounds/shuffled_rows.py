@@ -7,9 +7,9 @@ most h_0(ε), where
     h_L(ε) = H(ε),    h_l(ε) = p·H(ε) + C(1) with the least concave function C of g ≥ 0 that is at least
                                f_s(ε) on (g_{s−1}, g_s] for s = 1, …, S, and at least H(ε) beyond g_S.
 
-H is the profile of N(μ, 1) against N(0, 1), which is the profile if the row is known. The recursion has L steps with
+H is the profile of N(μ, 1) against N(0, 1): the profile of a record whose row is known. The recursion has L steps with
 n_1 + … + n_L < n. f_s bounds the profile of a record that hides in rows with the weights W_s; each row otherwise holds
-another record. It is at most H, and at most f_{s+1}. With n = n_{l+1} and h = h_{l+1}(ln ·), the bound holds for every
+another record. f_s is at most H, and at most f_{s+1}. With n = n_{l+1} and h = h_{l+1}(ln ·), the bound holds for every
 choice of these numbers:
 
     c ≥ 1 and 0 < θ < 1;  p = (1 + 1/θ)·h(c), or 0 if c ≥ n;  0 = g_0 < g_1 < … < g_S;
@@ -31,10 +31,10 @@ is convex, symmetric and of degree 1. So F(w) ≤ F(W) if both sum to 1 and W ma
 entries of W sum to at least as much as those of w.
 
 *Large weights.* Let η = Σ(w_i − c/n)₊. Since n·w_i = Y_{l+1}(o_i)/Q, the mean of η is a mean over i of the divergence
-of Y_{l+1}(o_i) from Q at c. It is at most h(c) by convexity, since Q is a mean of such laws. With probability η, and
-always if η > θ, reveal the row: this costs at most p·H, by Markov's inequality. If c ≥ n, nothing has to be revealed,
-since no w_i is above 1. If η ≤ θ, the remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤ F(v) + η·H.
-Let y_i be n·v_i divided by this sum.
+of Y_{l+1}(o_i) from Q at c. This mean is at most h(c) by convexity, since Q is a mean of such laws. With probability η,
+and always if η > θ, reveal the row: this costs at most p·H, by Markov's inequality. If c ≥ n, nothing has to be
+revealed, since no w_i is above 1. If η ≤ θ, the remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤
+F(v) + η·H. Let y_i be n·v_i divided by this sum.
 
 *Uneven weights.* Let K(a, b) = b·Ψ(a/b), and let G(w) be the mean of K(n·w_i, n·w_j) over all pairs. The mean of
 K(n·w_i, n·w_j) is an f-divergence of Y_{l+1}(o_i) from Y_{l+1}(o_j): Σ a_κ times their divergence at κ, plus Σ b_κ/κ
@@ -79,11 +79,11 @@ from privkit.shared.array import Array
 
 SMALLEST_SHIFT, LARGEST_SHIFT = 1e-3, 1.5
 """μ below which there is little to gain, and μ above which sums of likelihood ratios need too large a grid."""
-_MOST_RECORDS = 1_000_000  # most records of one profile; more hide a record better, so this bound covers them, too
+_MOST_RECORDS = 1_000_000  # most records of one profile; it also bounds δ for more records, which hide better
 _TAIL = 1e-12  # δ at the largest ε of a table
 _NODES, _INNER_NODES, _NEAR = (24, 10), (12, 7), 7.0
-"""Numbers of values of ε, (near, far), at which h_0 and the other h_l are computed, and the number of standard
-deviations up to which ε is near. Between the values, h_l is linear in e^ε."""
+"""Numbers (near, far) of values of ε at which h_0 is computed; the same for the other h_l; and the number of standard
+deviations up to which an ε counts as near. Between the values, h_l is linear in e^ε."""
 _REST = 0.05  # θ
 _FIRST_LEVELS, _LEVELS = (1.2, 1.5, 2.0, 3.0, 5.0, 9.0, 18.0), 3.0
 """g_1, g_2, …, and the ratio of successive further levels."""
@@ -103,7 +103,7 @@ class ShuffledRows(ToldPlaces):
     """One epoch in which a client puts its records into rows in a secret uniform order and releases each row
     separately.
 
-    The Rényi curve and the shift are those of known rows; only `pairs` credits the secret order.
+    The Rényi curve and the shift are computed for known rows; only `pairs` credits the secret order.
     """
 
     chosen: int = 1
@@ -147,7 +147,8 @@ class Hiding:
 
     @property
     def places(self) -> float:
-        """By variance, these cases hide the record at least as well as this number of equally weighted rows."""
+        """A number of equally weighted rows. Judged by variance, the cases hide the record at least as well as these
+        rows."""
         starts = [0.0, *(level for level, _ in self.cases)]
         return 1 / _concave(starts, [*(1 / _places(rows) for _, rows in self.cases), 1.0])[0]
 
@@ -170,8 +171,8 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
     Any two of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart; the result is None for μ below
     0.001 or above 1.5. `told` in (0, 0.5] is the desired probability with which the proof reveals the row: at a δ below
-    it, the order gains little. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to
-    16 above.
+    it, the order gains little. With many records and a small `told`, the computation takes up to 10 seconds for μ ≤
+    1.1, and up to 16 seconds for larger μ.
 
     Source: derived in the module's docstring.
     """
@@ -200,7 +201,7 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
         found = _built(moves, mu, told, _roughly, _POWERS[:_FEW_POWERS])
         if found is None:
             return inf
-        spread = min(mu, _spread(mu) / sqrt(found.places))  # of one epoch; TOLD / told epochs are composed
+        spread = min(mu, _spread(mu) / sqrt(found.places))  # the shift of one epoch; TOLD / told epochs are composed
         return max(_rough_epsilon(found, mu, told), gaussian.epsilon(100 * TOLD, sqrt(TOLD / told) * spread))
 
     best = min(_choices(records), key=rough, default=[])

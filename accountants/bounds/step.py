@@ -49,7 +49,7 @@ class Step(ABC):
 
     @property
     def remark(self) -> str:
-        """Words that say why a Gaussian with this `shift` may overstate the privacy loss; empty if it is exact."""
+        """Words that say why a Gaussian with this `shift` may overstate the privacy loss; empty if it does not."""
         return ""
 
     @property
@@ -67,7 +67,8 @@ class Step(ABC):
         """Upper bounds on the Rényi divergence of `count` repetitions at A orders α > 1: float [A]."""
 
     def fine_rdp(self, orders: Array, count: int) -> Array:
-        """Upper bounds like `rdp`, [A], but by integrals if `rdp` interpolates over orders: slower, never larger."""
+        """Upper bounds like `rdp`, [A], and never larger. If `rdp` interpolates between orders, slower integrals are
+        used."""
         return self.rdp(orders, count)
 
     def shift(self, count: int) -> float:
@@ -101,7 +102,8 @@ class Step(ABC):
         return None
 
     def attained(self, count: int) -> Pairs | None:
-        """Profiles that one pair of neighbors attains in one direction, P against Q; used if not `reached`."""
+        """Profiles that one pair of neighbors attains in one direction, P against Q; they are used if `reached` is
+        false."""
         return None
 
 

@@ -24,7 +24,7 @@ def amplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """The ε after subsampling at rate γ of a mechanism with a given ε: ln(1 + γ(e^ε − 1)). Its δ becomes γδ.
 
-    ε may be any real number or array; nothing overflows. Rates in [0, 1] broadcast against ε.
+    ε can be any real number or array; nothing overflows. Rates in [0, 1] broadcast against ε.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (without replacement) and Theorem 8 (Poisson).
     """
@@ -43,7 +43,7 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
     """The ε without sampling of a mechanism that has `epsilon` after subsampling at rate γ: ln(1 + (e^ε − 1)/γ), the
     inverse of `amplify`.
 
-    It needs γ > 0 and ε > ln(1 − γ), the limit of `amplify` as its ε falls to −∞.
+    This needs γ > 0 and ε > ln(1 − γ). The value ln(1 − γ) is the limit of `amplify` as its ε falls to −∞.
     """
     e, g = finite_numbers("epsilon", epsilon), rates(rate, positive=True)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -104,7 +104,7 @@ def finite_numbers(name: str, value: ArrayLike, *, least: float = -inf) -> Array
 
 
 def checked_orders(value: ArrayLike, most: float = inf) -> Array:
-    """The Rényi orders as floats. ValueError if there is none, or if one is not above 1 or above `most`."""
+    """The Rényi orders as floats. ValueError if there is no order, or if an order is ≤ 1 or > `most`."""
     array = finite_numbers("order", value)
     if not array.size or np.any((array <= 1) | (array > most)):
         limit = f" and <= {most:g}" * (most < inf)

@@ -13,8 +13,8 @@ round. Then
 
     H_0(α) = max(1 − α, 0),    H_{t+1}(α) = max over (x, x', y) of E_P[H_t(α/L)].
 
-Conditions: Any two of x, x' and y are at most μ apart. If the clients' places in a round differ, the drawn records take
-them at random. γ, μ and the number of rounds are fixed before the first round.
+Conditions: Any two of x, x' and y are at most μ apart. If the places in a round have different mixing ratios, the drawn
+records take these places at random. γ, μ and the number of rounds are fixed before the first round.
 
 **Which triples (x, x', y).** Only their distances matter. If two of the three distances are below μ, the point that
 both share can be moved along a new dimension until one of the two is μ; the projection back is post-processing. So two

@@ -105,8 +105,8 @@ class TruncatedLosses:
         """Upper bounds on ln E_P e^{λ·loss} over the finite losses of each of S pieces (groups of equal releases), and
         the first two derivatives in λ, at S values of λ (`tilt`): three arrays [S].
 
-        They are computed as ln(1 + E_Q[L^{λ+1} − 1]) with L = P/Q. Q's masses at finite losses sum to less than 1; the
-        formula counts the missing mass as L = 1, which can only enlarge the result.
+        The bounds are computed as ln(1 + E_Q[L^{λ+1} − 1]) with L = P/Q. Q's masses at finite losses sum to less than
+        1; the formula counts the missing mass as L = 1, which can only enlarge the result.
         """
         weight = np.exp((np.repeat(tilt, self.sizes) + 1)[:, None] * self.loss)
         weight *= self.mass

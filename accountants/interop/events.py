@@ -33,11 +33,11 @@ class Event:
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
-    """Translate a mechanism into the dp_accounting event with the same meaning; in one case, into a costlier event.
+    """Translate a mechanism into the dp_accounting event with the same meaning, or in one case into a costlier event.
 
-    In this case, sampled clients take secret places in a mixture whose fixed mixing ratios differ. dp_accounting has no
-    event for the mean over the places. The event then describes the place with the largest ratio, so its ε is an upper
-    bound, and privkit's ε is smaller.
+    This is the case if sampled clients take secret places in a mixture whose fixed mixing ratios differ. dp_accounting
+    has no event for the mean over the places. The event then describes the place with the largest ratio, so its ε is an
+    upper bound, and privkit's ε is smaller.
 
     The noise multiplier is 1/μ: the noise divided by the largest distance between the releases of two neighbors.
     dp_accounting itself divides the noise by one record's norm, but its accountants disagree on the cost of a
@@ -156,10 +156,11 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
             without replacement, all of one kind. Then the unsampled ones become releases of smashed data, and the
             sampled ones become noisy updates of the client's weights (DP-SGD).
         relation: the neighboring relation for which the event is meant. `REPLACE_ONE` is accepted only for samples
-            without replacement; the noise multiplier must then be relative to the distance of neighbors. (If yours is
-            relative to one record's norm, give half of it.) dp_accounting's accountants disagree on other events with
-            this relation. Under `REPLACE_SPECIAL` and `ADD_OR_REMOVE_ONE`, releases of neighbors differ by at most one
-            record's norm. Both become add-or-remove-one, since the special record stands for an absent record.
+            without replacement; the noise multiplier must then be relative to the distance of neighbors. (If your
+            multiplier is relative to one record's norm, give half of it.) dp_accounting's accountants disagree on other
+            events with this relation. Under `REPLACE_SPECIAL` and `ADD_OR_REMOVE_ONE`, releases of neighbors differ by
+            at most one record's norm. Both become add-or-remove-one, since the special record stands for an absent
+            record.
         unit: the unit in which neighbors differ, such as a record or a client.
 
     Raises:

@@ -1,8 +1,9 @@
-"""Upper bounds on the entropy of an image's patch order, given an attack's success; `distinguish` shows that ε = ∞.
+"""Upper bounds on the entropy of a patch order, given an attack's success; `distinguish` shows that shuffling has ε =
+∞.
 
 Every function with an argument `success` or `accuracy` gives an upper bound on the remaining entropy in bits, in the
-shape of this argument. A failed attack proves nothing: for a success at or below chance, the result is log2 N! (a
-uniform order).
+shape of this argument. A failed attack proves nothing: for a success at or below chance, the result is log2 N!, the
+entropy of a uniform order.
 
 N ≥ 1 is the number of patches (`tokens`). `multiplicities` says how often each different patch occurs; None means that
 all patches differ. Successes and accuracies lie in [0, 1], confidences in (0, 1).
@@ -42,10 +43,11 @@ def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | N
     """The largest entropy H(π|Z), in bits, of an image's patch order π given the release Z, if an attack finds π with
     probability at least p = `success`.
 
-    It is h(p) + (1−p)·log2(M−1) with the binary entropy h and the number M of orders: N! for N patches, or N!/∏m! if
-    different patches occur m times each. (Orders that give the same image count as one.)
+    The result is h(p) + (1−p)·log2(M−1) with the binary entropy h and the number M of orders: N! for N patches, or
+    N!/∏m! if different patches occur m times each. (Orders that give the same image count as one.)
 
-    Source: Fano's inequality. It is attained if the guess has probability p and all other orders are equally likely.
+    Source: Fano's inequality. The bound is attained if the guess has probability p and all other orders are equally
+    likely.
 
     >>> round(fano_bits(9, 0.5), 4)
     10.2346
@@ -113,7 +115,7 @@ def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
 def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> float:
     """One-sided lower confidence limit of a success probability, from `hits` successes in `trials` ≥ 1 trials.
 
-    Trials must be independent: whole orders, or *one* patch of each image. The limit is 0 without a success.
+    Trials must be independent: count whole orders, or *one* patch of each image. The limit is 0 without a success.
 
     Source: Clopper and Pearson 1934.
 
@@ -129,7 +131,7 @@ def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> flo
 def accuracy_lower_limit(accuracy: float, images: int, confidence: float = 0.95) -> float:
     """One-sided lower confidence limit of a mean patch accuracy over images. Patches of one image may be dependent.
 
-    It is the smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln(1/(1 − confidence)), where KL is the
+    The limit is the smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln(1/(1 − confidence)), where KL is the
     relative entropy of two coins.
 
     Source: Hoeffding 1963, Theorem 1 (Eq. 2.1), inverted.
@@ -158,7 +160,7 @@ def entropy_after_attack(
 
     Args:
         tokens: number of patches of an image.
-        hits, trials: number of successes, and of independent trials, ≥ 1.
+        hits, trials: number of successes; number ≥ 1 of independent trials.
         confidence: confidence of the Clopper–Pearson lower limit on the success probability, in (0, 1).
         counted: "orders": a trial is an image, and a success finds its whole order. "patches": a trial is one patch of
             each image, and a success finds its place.
@@ -211,7 +213,7 @@ def distinguish(
     candidate is a rearrangement of the other. If the candidates differ in one patch, the answer is always right; (ε,
     δ)-DP allows this only for δ = 1.
 
-    Source: derived. It shows that σ-privacy is no differential privacy.
+    Source: derived. This attack shows that σ-privacy is no differential privacy.
 
     >>> rng = np.random.default_rng(0)
     >>> a = rng.normal(size=(16, 8))

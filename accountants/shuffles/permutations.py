@@ -26,9 +26,9 @@ def kept_tokens(tokens: int, keep: float) -> int:
 def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
     """log10 of Eq. 7, the number of permutations of a batch that an adversary has to search.
 
-    It is (C(N,K)·K!)^B · (B·N′)! for B images of N patches, of which K stay with their image and N′ = N − K are dealt
-    out. This is the exact number of outcomes of Algorithm 2 as written (checked by enumeration). The final shuffle that
-    the text adds inside each image gives more outcomes.
+    The number is (C(N,K)·K!)^B · (B·N′)! for B images of N patches, of which K stay with their image and N′ = N − K are
+    dealt out. This is the exact number of outcomes of Algorithm 2 as written (checked by enumeration). The final
+    shuffle that the text adds inside each image gives more outcomes.
 
     Source: Yao et al., patch shuffling, Eq. 7.
 
@@ -41,8 +41,8 @@ def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
 
 
 def log10_target_share(tokens: int, batch: int, kept: int) -> float:
-    """log10 of Eq. 8 / Eq. 7, the share of permutations that return one given image in order. It is −log10(N!·C(B·N′,
-    N′)) for B images of N patches, of which N′ = N − `kept` are dealt out.
+    """log10 of Eq. 8 / Eq. 7, the share of permutations that return one given image in order. The result is
+    −log10(N!·C(B·N′, N′)) for B images of N patches, of which N′ = N − `kept` are dealt out.
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8.
 
@@ -80,12 +80,12 @@ def log10_orders_alike(multiplicities: Iterable[int]) -> float:
 
 
 def intersection_odds(tokens: int, batch: int, kept: int) -> tuple[float, float]:
-    """The probability that two patches share an output (a shuffled image) in one round of batch shuffling: for two
-    patches of one image, and for patches of two images.
+    """The probabilities that two patches share an output (a shuffled image) in one round of batch shuffling: first for
+    two patches of one image, then for patches of two images.
 
-    All variants of batch shuffling have the same odds. They need N ≥ 2 patches (`tokens`) and B ≥ 2 images (`batch`).
+    All variants of batch shuffling have the same odds. N ≥ 2 patches (`tokens`) and B ≥ 2 images (`batch`) are needed.
 
-    Source: derived from Algorithm 2; a test simulates it.
+    Source: derived from Algorithm 2, which a test simulates.
     """
     tokens, batch, kept = shape(validate.whole("tokens", tokens, least=2), batch, kept)
     validate.whole("batch", batch, least=2)

@@ -66,9 +66,9 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
 def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> bool:
     """Whether all outcomes of a variant of batch shuffling are equally likely.
 
-    Under "algorithm_2" they always are. In the other two variants they are if no patch or every patch stays with its
-    image (K = 0 or K = N). The same holds for a batch of one image (B = 1) under "final_shuffle", and if only one patch
-    is dealt out (B·(N − K) = 1) under "kept_in_place".
+    Under "algorithm_2" this is always true. In the other two variants it is true if no patch or every patch stays with
+    its image (K = 0 or K = N). It is also true for a batch of one image (B = 1) under "final_shuffle", and if only one
+    patch is dealt out (B·(N − K) = 1) under "kept_in_place".
 
     Otherwise, under "final_shuffle", let output j (a shuffled image) hold t_j patches of its own image, of which K had
     to stay. The outcome's probability is proportional to ∏_j C(t_j, K). Under "kept_in_place", t_j counts patches at

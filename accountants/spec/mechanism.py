@@ -182,7 +182,8 @@ class SplitMechanism(Checked):
 
     @property
     def turns(self) -> int:
-        """Most rounds in which a record or client takes part: T, or the number of shuffled epochs, rounded up."""
+        """The largest number of rounds in which a record or client takes part: T, or the number of shuffled epochs,
+        rounded up."""
         return -(-self.rounds // self.turn)
 
     @property
@@ -193,7 +194,8 @@ class SplitMechanism(Checked):
 
     @property
     def charged_together(self) -> int:
-        """Number of rounds that a ledger charges at once: a shuffled or allocated epoch's, all if `joint`, else 1."""
+        """Number of rounds that a ledger charges at once: those of a shuffled or randomly allocated epoch, all rounds
+        if `joint`, and otherwise 1."""
         if isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return self.participation.epoch_rounds
         return self.rounds if self.joint else 1
@@ -264,8 +266,8 @@ class SplitMechanism(Checked):
         """Whether some neighbors have exactly the privacy loss that is accounted for: an exact ε is then a lower bound,
         too.
 
-        It is False if the bound may exceed the privacy loss of the worst neighbors. Masks without `random_masks` are a
-        fixed part of the mechanism, which the server knows.
+        The answer is False if the bound may exceed the privacy loss of the worst neighbors. Masks without
+        `random_masks` are a fixed part of the mechanism, which the server knows.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation | ShuffledEpochs):
@@ -275,7 +277,7 @@ class SplitMechanism(Checked):
             # updates need not be the worst neighbors of the releases.
             return False
         if self.ragged or (self.participation_shows and not self.colluders_know):
-            return False  # only the fullest patch is known; lower models may reveal who took part
+            return False  # only the largest patch is known; lower models may reveal who took part
         if not self.noise.distribution.attained(self):
             return False
         if isinstance(mixing, CutMix) and mixing.group > 1 and not self.smashed.additive:

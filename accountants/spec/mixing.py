@@ -22,7 +22,7 @@ from privkit.shared.array import Array
 
 _MOST_PIECES = 100_000  # pieces of a quadrature over ratios, at most ten nodes each
 EXACT_PATCHES = 4096
-"""Most patches N for which random ratios are rounded up to multiples of 1/N; for larger N, to fewer, coarser values."""
+"""Most patches N for which random ratios are rounded up to multiples of 1/N. For larger N, fewer values are used."""
 LARGEST = 1_000_000  # most clients in a group and most patches of an image, since a law is an array over them
 ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]  # a number of clients or patches
 
@@ -265,7 +265,8 @@ Ratio = FixedRatio | FixedCounts | RealizedRatios | DirichletRatio | DirichletCo
 Except for realized ratios, `law(patches, sharpness)` is the `RatioLaw` of the client that loses most privacy. `patches`
 is N for CutMix and None for Mixup. `sharpness` is the largest μ of the release. It sets the quadrature's resolution:
 integrands vary on a scale of 1/μ in λ. Fixed ratios are `even` if they are all equal. They also have `seats(patches)`:
-the law of one client's ratio if clients take the places in the group uniformly at random; equal ratios are one point.
+the law of one client's ratio if clients take the places in the group uniformly at random. If the ratios are equal, this
+law has one point.
 """
 
 
@@ -277,14 +278,14 @@ def rounded_up_to_patches(ratio: Array, patches: int) -> Array:
 
 
 def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tuple[Array, Array]:
-    """Increasing nodes λ and log weights of a quadrature for a Beta(a, b) variable. It is exact to rounding for the
-    integrands exp(tλ²) and δ(ε; μλ), the profile of a Gaussian release of shift μλ; μ is `sharpness`.
+    """Increasing nodes λ and log weights of a quadrature for a Beta(a, b) variable. The quadrature is exact to rounding
+    for the integrands exp(tλ²) and δ(ε; μλ), the profile of a Gaussian release of shift μλ; μ is `sharpness`.
 
     In x = logit λ the density has tails e^{ax} and e^{−bx}, and no singularity for any a, b > 0. At the peak of an
     integrand like exp(tλ²) times the density, the curvature is at most about 2(a + b), so Gauss–Legendre quadrature on
-    short pieces is exact for any peak. In x, a piece is at most 1 long and at most a standard deviation; in λ, at most
-    1/μ, the scale on which δ(ε; μλ) varies. Mass beyond the last piece counts as λ = 1. No piece crosses one of the
-    `breaks` in (0, 1), at which the integrand may jump. A weight may be far below the smallest float.
+    short pieces is exact for any peak. A piece is in x at most 1 and at most a standard deviation long, and in λ at
+    most 1/μ, the scale on which δ(ε; μλ) varies. Mass beyond the last piece counts as λ = 1. No piece crosses one of
+    the `breaks` in (0, 1), at which the integrand may jump. A weight may be far below the smallest float.
     """
     low, high = -45 / a - 5, 45 / b + 30
     longest = min(1.0, 2 / sqrt(a + b))

@@ -60,8 +60,8 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class NoMixing(Checked):
-    """Each client's release reaches the server unmixed (DP-SL). If `colluding`, other clients may reveal who took
-    part."""
+    """Each client's release reaches the server unmixed (DP-SL). If `colluding`, the bound assumes that other clients
+    reveal who took part."""
 
     kind: ClassVar[str] = "none"
     group: ClassVar[int] = 1
@@ -75,9 +75,9 @@ class Mixup(Checked):
 
     Attributes:
         ratio: the distribution of the mixing ratios λ_i.
-        colluding: whether the group's other clients may give their data and their noise to the server. Then only the
-            attacked client's own noise protects it, and mixing does not lower the bound. The other clients also reveal
-            who took part, so sampling is not secret.
+        colluding: whether the bound assumes that the group's other clients give their data and their noise to the
+            server. Then only the attacked client's own noise protects it, and mixing does not lower the bound. The
+            other clients also reveal who took part, so sampling is not secret.
     """
 
     kind: ClassVar[str] = "mixup"
@@ -97,8 +97,8 @@ class CutMix(Checked):
     Attributes:
         ratio: the distribution of the ratios λ_i, or of the counts N_i.
         patches: number N ≥ 1 of patches.
-        colluding: whether the group's other clients may give their data and their noise to the server, as in `Mixup`.
-            Then mixing protects smashed data only because a client sends no more than the share N_i/N of its patches.
+        colluding: whether the group's other clients give their data and their noise to the server, as in `Mixup`. Then
+            mixing protects smashed data only because a client sends no more than the share N_i/N of its patches.
     """
 
     kind: ClassVar[str] = "cutmix"
@@ -172,8 +172,8 @@ class PrivateUpdates(Checked):
     """Noisy updates of the lower model (DP-SGD). Their privacy loss is added to that of the releases.
 
     Attributes:
-        noise_multiplier: standard deviation σ of the noise, at least 1e-100, divided by the *replace-one* sensitivity
-            of a step's gradient sum, which is twice the clipping norm.
+        noise_multiplier: number ≥ 1e-100: the noise's standard deviation divided by the *replace-one* sensitivity of a
+            step's gradient sum, which is twice the clipping norm.
         steps: number ≥ 1 of updates that use one record (one per epoch). If `chosen` and `records` are given, the
             number of all updates.
         chosen: number ≥ 1 of records in an update, drawn without replacement. Give it only if these batches are secret

@@ -46,9 +46,9 @@ class ShuffledEpochs(Checked):
 
     A unit that moves to another batch displaces another unit, which can reveal the move. So the proofs for Poisson
     sampling and random allocation do not cover shuffling: some neighbors lose more privacy than either proof allows (a
-    test shows them). Without `records`, the bound assumes that the server knows each unit's batch (joint convexity).
-    The order must not depend on the data, but it may be public and need not be uniform. The last batch and the last
-    epoch may be shorter.
+    test constructs them). Without `records`, the bound assumes that the server knows each unit's batch (joint
+    convexity). The order must not depend on the data, but it may be public and need not be uniform. The last batch and
+    the last epoch may be shorter.
 
     With `records`, the bound is lowered by the secrecy of the order (`shuffled_rows`). The order must then be uniform,
     secret, and drawn anew in every epoch. The unit must be a record, the noise Gaussian, the lower model frozen, and
@@ -103,8 +103,8 @@ def has_secrets(mechanism: SplitMechanism) -> bool:
 
 
 def check_secrets(mechanism: SplitMechanism) -> None:
-    """Raise ValueError for hidden masks, random allocation or a secret order of records without a derived bound, and
-    for categories without randomized response."""
+    """Raise ValueError if no bound is derived for the hidden masks, random allocation or secret order of records, or if
+    categories come without randomized response."""
     noise, part, mask = mechanism.noise, mechanism.participation, mechanism.mixing
     if isinstance(mechanism.smashed, Categories) and not noise.distribution.answers:
         raise ValueError(NEED_RESPONSE)

@@ -117,7 +117,7 @@ class BoxLabels(Checked):
 @dataclass(frozen=True, kw_only=True)
 class Known(Checked):
     """A sensitivity, `value` > 0, that the caller gives for one neighboring `relation` and one `norm` ("l1" or "l2").
-    Other pairs raise ValueError."""
+    Asking for another relation or norm raises ValueError."""
 
     kind: ClassVar[str] = "known"
     additive: ClassVar[bool] = False
@@ -139,8 +139,8 @@ class Categories(Checked):
     """The input of randomized response: D ≥ 1 answers in a release (`answers`), each from k ≥ 2 categories (`classes`).
     Examples are a class label, or the bits of a binary code.
 
-    All answers of a record may differ between neighbors. Categories have no distance, so asking for a sensitivity
-    raises a ValueError.
+    The bounds assume the worst case: all answers of a record differ between neighbors. Categories have no distance, so
+    asking for a sensitivity raises a ValueError.
     """
 
     kind: ClassVar[str] = "categories"
@@ -182,8 +182,8 @@ ClipSet = Clamp | PatchBall | Ball | OneHot | BoxLabels | Known
 `sensitivity(relation, norm)` is the largest distance between releases of neighbors, > 0 and in units of the release:
 the set's diameter under "replace_one", its largest norm under "add_or_remove_one". It raises `ValueError` if this
 distance is not known in the norm. `additive` says whether every coordinate or patch is bounded alone. Then a mask that
-keeps N_i of N patches keeps at most N_i/N of the squared distance; under a bound on the whole norm, it may keep all of
-it.
+keeps N_i of N patches keeps at most N_i/N of the squared distance; if only the whole norm is bounded, it may keep all
+of this distance.
 """
 
 

@@ -78,7 +78,7 @@ class ShiftLaw:
 
 
 def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
-    """The distribution of the shift μ under Gaussian noise, for one record or client in one round; for all rounds
+    """The distribution of the shift μ under Gaussian noise, for one record or client: in one round, or in all rounds
     together if `mechanism.joint`.
 
     μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²), with the number b of releases in a round, the sensitivities S_s of smashed data
@@ -105,7 +105,8 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """The L1 sensitivity of a round's releases, divided by the noise's scale; then 1 if they are one number, else 0."""
+    """Two numbers: the L1 sensitivity of a round's releases, divided by the noise's scale; and 1 if the releases
+    consist of one number, else 0."""
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
