@@ -110,7 +110,8 @@ def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
 
 
 def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]:
-    """For each threat model, the attacks that were not run (joined to one text), with the defenses concerned."""
+    """Map each threat model to the attacks that were not run: the keys are the names of these attacks, joined by commas,
+    and the values are the defenses on which they were not run."""
     found: dict[str, dict[str, list[str]]] = {}
     for one in threats:
         if one.untried:

@@ -1,4 +1,4 @@
-"""Fast composition of sampled releases on a coarse grid, for many runs at once; the option `--fast` uses it, too.
+"""Fast composition of sampled releases on a coarse grid, for many runs at once, with or without the option `--fast`.
 
 The privacy losses of one release are rounded to a few nodes (`truncated_losses`). Their Rényi curve, converted at the
 best order, gives a first ε. Then the nodes are moved to a grid whose step is about the standard deviation of one
