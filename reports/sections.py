@@ -110,8 +110,8 @@ def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
 
 
 def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]:
-    """Map each threat model to the attacks that were not run: the keys are the names of these attacks, joined by commas,
-    and the values are the defenses on which they were not run."""
+    """Map each threat model to the attacks that were not run: the keys are the names of these attacks, joined by
+    commas, and the values are the defenses on which they were not run."""
     found: dict[str, dict[str, list[str]]] = {}
     for one in threats:
         if one.untried:

@@ -49,8 +49,8 @@ class PublicMixture(SampledStep):
 
     @property
     def few(self) -> bool:
-        """Whether the Rényi curve of a round is computed for each value of the shift, and then averaged. This is done if
-        clients are sampled, and the shift has at most `FEW` values and an exact profile."""
+        """Whether the Rényi curve of a round is computed for each value of the shift, and then averaged. This is done
+        if clients are sampled, and the shift has at most `FEW` values and an exact profile."""
         return self.rate < 1 and self.law.profile and self.law.mu.size <= FEW
 
     def rdp(self, orders: Array, count: int) -> Array:

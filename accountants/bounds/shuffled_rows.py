@@ -191,7 +191,7 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
 
 def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
-    """Choose the limits g_s, the weights W_s and the probability p of h_0, the bound on δ of an epoch (module docstring).
+    """Choose the limits g_s, the weights W_s and the probability p of h_0, the bound on δ of an epoch (see above).
 
     The proof moves records in L steps. An estimate chooses the number n_l of records in each step, and the bound holds
     for every choice. The result is None if two rows of equal weight would hide the record better, by variance.
