@@ -19,7 +19,7 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """All releases of one round's records, as linear equations A·x = y for each place in a batch and each position."""
+    """All releases of one round's records, as linear equations A·x = y for each index in a batch and token position."""
 
     # A, float64 [B or 1, T or 1, E, n]: E equations for n clients, at B batch places and T positions (1 if all share A)
     design: Tensor

@@ -152,7 +152,8 @@ def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
 
 
 def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> SplitMechanism:
-    """The mechanism that releases all gradients of the run; its sensitivity holds for any state of the server."""
+    """The mechanism for the ε of labels, which releases every gradient of the run with noise. Its sensitivity is valid
+    for any state of the server."""
     released = release_count.rounds * release_count.batch_size * release_count.clients
     return SplitMechanism(smashed=clip, noise=noise, lower_model="frozen", rounds=released)
 

@@ -151,7 +151,8 @@ def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, A
 
 
 def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, float]:
-    """The least likely sum: p-value (corrected for the number of sums), index, and size relative to its expectation."""
+    """Find the chi-squared sum that is least likely to be so small under the declared noise. Returns its p-value
+    (corrected for the number of sums), its index, and its size relative to the expected one."""
     known = freedom > 0
     ratio = np.where(known, total / np.maximum(freedom, 1.0), 1.0)
     odds = np.where(known & (ratio < (1 - ROUNDED) ** power), chdtr(np.maximum(freedom, 1.0), total), 1.0)

@@ -35,7 +35,7 @@ def _records_are_of_one_form(pools: Pools) -> str:
 
 
 def _labels_are_classes(pools: Pools) -> str:
-    """Check that labels lie below `classes`, and that `targets` gives the same labels without decoding a record."""
+    """Check that labels lie below `classes`, and that `targets()`, which decodes nothing, returns the same labels."""
     seen: set[int] = set()
     for name, pool in _parts(pools).items():
         rows, targets = _rows(pool), pool.targets()

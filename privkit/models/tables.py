@@ -177,7 +177,8 @@ class _Fields(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Vector-wise part of DIFM: attention between fields without positions, so permuted fields permute the output."""
+    """Vector-wise part of DIFM: attention between fields. It has no position encoding: if the fields are permuted, the
+    outputs are permuted in the same way."""
 
     def __init__(self, vector: int, heads: int, size: int) -> None:
         super().__init__()

@@ -110,7 +110,8 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
 
 def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
     """Raise `DataError` if a recording has labels of several kinds: class numbers [N], and L labels per record [N, L].
-    Labels of rounds can be float [N, L] beside classes [N], since defenses mix labels or add noise to labels."""
+    One difference is allowed: labels of rounds may be float [N, L] and others class numbers [N], because a defense
+    may mix labels or add noise to them."""
     labels = {name: value for name, value in sorted(tensors.items()) if name.endswith(".labels")}
     wide = next((name for name, value in labels.items() if several(value) and not value.is_floating_point()), None)
     for name, value in labels.items():

@@ -16,7 +16,7 @@ _SILENCE = 30.0  # seconds after which a log says that a stage is still running
 
 
 class Progress:
-    """Shows nothing, the default of the Python interface; the base of the displays that show the progress of a run."""
+    """Base class of displays of a run's progress. It shows nothing; the Python interface uses it by default."""
 
     def note(self, text: str) -> None:
         """Show one line permanently."""

@@ -264,7 +264,7 @@ def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
 
 
 def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
-    """The attacks that the user named, without `auto`, whose attacks depend on the defense.
+    """The attacks that the user named. `auto` is left out, since the attacks that it stands for depend on the defense.
 
     `all` means every attack except constant guesses, which every result includes anyway.
     """

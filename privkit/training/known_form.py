@@ -1,4 +1,4 @@
-"""The fixed (deterministic) part of a defense, for each record separately, which an adversary can compute."""
+"""The fixed (deterministic) part of a defense, applied to each record separately. An adversary can compute it."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Curves:
 
 
 def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> list[Curves]:
-    """Simulate the curves of each quantity ("linear", "loss", "gradient"), under scaling and then under masking."""
+    """Simulate two curves for each quantity ("linear", "loss", "gradient"): first with scaling, then with masking."""
     factor = np.linspace(0.0, 1.0, settings.points)
     cells = list(product(quantities, _OPERATORS))
     shape = (len(cells), len(settings.scales), settings.points)

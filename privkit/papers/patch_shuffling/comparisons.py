@@ -15,7 +15,7 @@ _CIFAR10_STDS = (0.2023, 0.1994, 0.2010)  # standard deviations of CIFAR-10's ch
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """Yield the compared claims: counts, Proposition 2, the printed ε, then image errors."""
+    """Yield the paper's claims, each with our result: numbers of orders, Proposition 2, the printed ε, image errors."""
     kept = permutations.kept_tokens(_TOKENS, _KEEP)
     share = permutations.log10_target_share(_TOKENS, _BATCH, kept)
     factorial = permutations.log10_total_permutations(_TOKENS, 1, 0)
