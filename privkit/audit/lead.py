@@ -259,7 +259,8 @@ class Dispatch:
         while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
             names, self._number = self._leader.ledger.names(cell), self._number + 1
             files = self._leader.ledger.contents(names) if self._ships else None
-            trains = self._trains_first(cell)
+            if trains := self._trains_first(cell):
+                self._trained_first.add(cell.model_id)
             task = Task(cell=cell.id, number=self._number, names=names, files=files, trains=trains)
             try:
                 future = self._executor.submit(self._compute, self._job, task)
@@ -276,10 +277,7 @@ class Dispatch:
         limited = config.cell_seconds is not None or config.cell_memory is not None
         if self._ahead == 1 or limited or config.recording or has_own_part(config, cell):
             return False
-        if cell.model_id in self._trained_first or not self._schedule.shares(cell):
-            return False
-        self._trained_first.add(cell.model_id)
-        return True
+        return cell.model_id not in self._trained_first and self._schedule.shares(cell)
 
     def _take(self, cell: Cell, task: Task, answer: TaskResult) -> None:
         if answer.error is not None:
