@@ -31,7 +31,11 @@ def slow(seconds: float) -> int:
     return os.getpid()
 
 
-def device() -> str:
+def device_after(file: Path) -> str:
+    """The device of the process, given once `file` exists: no task ends before all are submitted."""
+    deadline = time.perf_counter() + 60
+    while not file.exists() and time.perf_counter() < deadline:
+        time.sleep(0.01)
     return engines.device
 
 
@@ -110,9 +114,8 @@ def test_processes_end_with_a_command_that_is_killed_and_import_no_script(tmp_pa
 def test_each_process_has_its_device(tmp_path: Path) -> None:
     run = Wanted(devices=["cuda:0", "cuda:1"], threads=1, run=tmp_path)
     with engine(None, run) as executor:
-        given = [executor.submit(slow, 0.2), executor.submit(slow, 0.2)]
-        assert len({future.result(60) for future in given}) == 2
-        both: list[Future[str]] = [executor.submit(device), executor.submit(device)]
+        both: list[Future[str]] = [executor.submit(device_after, tmp_path / "go") for _ in run.devices]
+        (tmp_path / "go").touch()
         assert {future.result(60) for future in both} == {"cuda:0", "cuda:1"}
 
 
