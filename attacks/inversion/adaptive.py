@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from privkit.attacks.assign import take
 from privkit.attacks.base import NotApplicable, QueryResult, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs, divided
+from privkit.attacks.inversion.augment import Augment
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.decoders import DecoderName, usual_decoder
@@ -109,7 +110,7 @@ class Adaptive(ReconstructingAttack):
     decoder: DecoderName | None = None
     epochs: Whole | None = None
     doublings: Whole | None = 0
-    augment: Literal["none", "crop", "crop_flip"] = "none"
+    augment: Augment = "none"
     align: Annotated[bool, Untuned()] | None = None
     read: Whole | None = None
 

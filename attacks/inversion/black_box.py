@@ -6,14 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, Query, ReconstructingAttack, Session, given
 from privkit.attacks.fit import Learner, fit_doubling
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
+from privkit.attacks.inversion.augment import Augment, augmented
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.decoders import DecoderName, build_decoder
 from privkit.attacks.inversion.decoders.base import Decoder
@@ -29,7 +30,6 @@ from privkit.torch_utils.seeded import seeded
 
 _SCALED = 2_000  # most of the adversary's records whose releases set the input scale of a decoder of table rows
 _UNORDERED = ("set", "message")  # decoders that ignore the order of tokens
-_Augment = Literal["none", "crop", "crop_flip"]
 
 _WARMUP_STEPS = 40
 _EXPLODED = 100.0  # mean squared error of a decoder's output, for images in [0, 1], above which training diverged
@@ -79,7 +79,7 @@ class BlackBox(ReconstructingAttack):
     decoder: DecoderName | None = None
     epochs: Whole | None = None
     doublings: Whole | None = 0
-    augment: _Augment = "none"
+    augment: Augment = "none"
     learning_rate: Annotated[Positive, Search(1e-4, 1e-2)] | None = None
     width: Count | None = None
     depth: Count | None = None
@@ -188,7 +188,7 @@ class _DecoderTraining(Learner):
         batch: int,  # images per message
         epochs: int,  # epochs of this cycle, which set the schedule
         before: int = 0,  # epochs of the cycles before this one
-        augment: _Augment,  # as in `BlackBox`
+        augment: Augment,  # as in `BlackBox`
         learning_rate: float | None,  # peak; None for the decoder's default
         seeds: tuple[int, int],  # seed of the epochs' draws, and seed of the modules' own draws
     ) -> None:
@@ -213,7 +213,7 @@ class _DecoderTraining(Learner):
         self.decoder.train()
         with seeded(device, self._own + of_all):
             for rows in order.view(self._rounds, self._batch):
-                images = _augmented(self._train[rows], self._augment, draws)
+                images = augmented(self._train[rows], self._augment, draws)
                 with torch.no_grad():
                     released, truth = exercise(self._query(images, draws), images)
                 for own, wanted in zip(
@@ -244,20 +244,3 @@ class _DecoderTraining(Learner):
             total, raw = total + guessed, raw + drawn
             count += truth.numel()
         return total / count, raw / count
-
-
-def _augmented(images: Tensor, augment: _Augment, draws: Generator) -> Tensor:
-    """Shift each image at random by up to an eighth of its side; "crop_flip" also flips half of the images."""
-    if augment == "none":
-        return images
-    n, _, h, w = images.shape
-    pad = max(1, h // 8)
-    padded = nn.functional.pad(images, (pad, pad, pad, pad))
-    top, left = torch.randint(0, 2 * pad + 1, (2, n, 1), generator=draws, device=images.device)
-    rows = top + torch.arange(h, device=images.device)
-    columns = left + torch.arange(w, device=images.device)
-    if augment == "crop_flip":
-        flip = torch.rand(n, 1, generator=draws, device=images.device) < 0.5
-        columns = torch.where(flip, columns.flip(1), columns)
-    index = torch.arange(n, device=images.device)[:, None, None]
-    return padded.permute(0, 2, 3, 1)[index, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)

@@ -14,6 +14,7 @@ from privkit.attacks.base import Mounting, Query, ReconstructingAttack, Session,
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows, whole_rounds
+from privkit.attacks.inversion.augment import deformed
 from privkit.attacks.inversion.refinement import Guessing, correcting
 from privkit.attacks.inversion.rounds import averaged, by_round
 from privkit.constraints import Count, NonNegative, Whole
@@ -57,6 +58,8 @@ class PosteriorMean(ReconstructingAttack):
             last error is over 5 % larger than the smallest error, the network with the smallest error is used.
         width: number ≥ 1 of units in each of two hidden layers.
         mirror: whether mirrored copies of the training images are also sent and learned from; for natural images.
+        copies: number ≥ 0 of copies of each training image, each rotated, scaled, sheared and shifted a little at
+            random, that are also sent and learned from.
         contrast: weight ≥ 0 of the contrastive error relative to the squared error; each is divided by the error of a
             constant guess. At 0 the guess is the posterior mean; a larger weight identifies more images, but
             reconstructs them less exactly.
@@ -78,6 +81,7 @@ class PosteriorMean(ReconstructingAttack):
     epochs: Whole = 80
     width: Count = 512
     mirror: bool = False
+    copies: Whole = 0
     contrast: NonNegative = 0.0
 
     def __post_init__(self) -> None:
@@ -109,10 +113,11 @@ class PosteriorMean(ReconstructingAttack):
         check_rows(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
         own, device = whole_rounds(self, observation, 2), views[0].smashed.device
-        if self.mirror:
-            own = torch.cat([own[:-batch].flip(-1), own])
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)
+        if self.mirror:
+            own = torch.cat([own[:-batch].flip(-1), own])
+        own = torch.cat([*(deformed(own[:-batch], draws) for _ in range(self.copies)), own])
         with seeded(device, module), torch.no_grad():
             clamp, middle, basis = self._components(query, own, batch, draws)
             rounds = [averaged([clamp.view(one) for one in same]) for same in by_round(views, self.passes)]

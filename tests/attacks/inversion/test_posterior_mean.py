@@ -125,6 +125,20 @@ def test_mirror_images_of_all_but_the_held_out_round_are_sent() -> None:
     assert torch.equal(shown.flatten(1).sort(0).values, wanted.flatten(1).sort(0).values)
 
 
+def test_changed_copies_are_sent_but_the_held_out_round_is_not_copied() -> None:
+    seen, sent = observation(0.0), list[Tensor]()
+
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        sent.append(images)
+        return given(seen.query)(images, draws)
+
+    replace(QUICK, copies=2, epochs=1).run(replace(seen, query=query), Generator().manual_seed(0))
+    shown = torch.cat(sent)[: 3 * len(OWN) - 2 * BATCH].flatten(1)
+    apart = torch.cdist(shown, OWN.flatten(1), compute_mode="donot_use_mm_for_euclid_dist")
+    assert sorted(apart.argmin(1)[apart.min(1).values == 0].tolist()) == list(range(len(OWN)))
+    assert (apart.min(1).values > 0).sum() == 2 * (len(OWN) - BATCH)
+
+
 def test_the_network_of_the_best_epoch_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = posterior_mean._Denoising.epoch
 
