@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, whole_rounds
+from privkit.attacks.inversion.augment import deformed
 from privkit.attacks.inversion.mixed_releases import by_cell
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.order.dropped_places import dropped_places
@@ -58,6 +59,8 @@ class SeenTokens(ReconstructingAttack):
         width: number ≥ 1 of units in each of the network's two hidden layers.
         contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
             error. A larger weight identifies more images, but reconstructs them less exactly.
+        copies: number ≥ 0 of copies of each of the adversary's images, each rotated, scaled, sheared and shifted a
+            little at random, that are also sent and learned from.
 
     Raises:
         NotApplicable: by `run`, in any of these cases: releases are vectors; the mixing is secret; the mixing adds
@@ -80,6 +83,7 @@ class SeenTokens(ReconstructingAttack):
     epochs: Whole = 20
     width: Count = 512
     contrast: NonNegative = 0.3
+    copies: Whole = 0
 
     @property
     def mounting(self) -> ImageMounting:
@@ -99,6 +103,7 @@ class SeenTokens(ReconstructingAttack):
         own, device = whole_rounds(self, observation, 2), views[0].smashed.device
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)
+        count, own = len(own), torch.cat([own, *(deformed(own, draws) for _ in range(self.copies))])
         with seeded(device, module), torch.no_grad():
             placed = _in_place if views[0].whole else dropped_places(query, own, batch, draws)
             attacked = [placed(view) for view in views]
@@ -106,12 +111,13 @@ class SeenTokens(ReconstructingAttack):
             learned = _Collected.of(query, own, batch, self.repeats, draws, placed)
             most = max(1, self.components // max(1, int(seen.sum(1).max())))
             images, rounds = own.flatten(1), _ROUNDS if self.epochs else 1
-            penalty, own_guess = _cross_fitted(learned, images, most, rounds, draws)
+            number = torch.arange(len(images), device=device) % count  # an image and its copies have the same number
+            penalty, own_guess = _cross_fitted(learned, images, number % _FOLDS, most, rounds, draws)
             guess = Covariances.of(learned.tokens, images, most).guess(rows, seen, penalty)
         refined = Refinement(
             guesses=own_guess,
             truth=images.repeat(rounds, 1),
-            held=(torch.arange(len(images), device=device) % _HELD == 0).repeat(rounds),
+            held=(number % _HELD == 0).repeat(rounds),
             width=self.width,
             epochs=self.epochs,
             module=module,
@@ -180,14 +186,14 @@ class _Collected:
 
 
 def _cross_fitted(
-    learned: _Collected, images: Tensor, most: int, rounds: int, draws: Generator
+    learned: _Collected, images: Tensor, folds: Tensor, most: int, rounds: int, draws: Generator
 ) -> tuple[float, Tensor]:
-    """Choose the ridge penalty, and guess n images of P pixels by fits without the guessed image, [rounds·n, P].
+    """Choose the ridge penalty, and guess n images of P pixels, in `folds` int64 [n], by fits without the guessed
+    image's fold, [rounds·n, P].
 
     In each round, an image is guessed from the places that are visible in one of 64 randomly drawn rows. There are only
     64 rows, since guesses from the same places share one matrix.
     """
-    folds = torch.arange(len(images), device=images.device) % _FOLDS
     fits = [Covariances.of(learned.tokens[folds != one], images[folds != one], most) for one in range(_FOLDS)]
     tried = (folds == 0).nonzero().squeeze(1)[:_TRIED]
     ahead = [fits[0].guess(learned.rows[tried], learned.seen[tried], penalty) for penalty in TOKEN_PENALTIES]

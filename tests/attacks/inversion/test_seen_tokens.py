@@ -10,6 +10,7 @@ from torch import Generator, Tensor
 from privkit.attacks.assign import cheapest_in_order
 from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.inversion import seen_tokens
 from privkit.attacks.inversion.ridge import Ridge
 from privkit.attacks.inversion.seen_tokens import SeenTokens
 from tests.attacks.sessions import Killed, Session
@@ -195,3 +196,24 @@ def test_places_in_order_are_the_cheapest_of_all(length: int) -> None:
     every = torch.tensor(list(combinations(range(5), length)))
     totals = torch.stack([costs[:, torch.arange(length), places].sum(1) for places in every], 1)
     assert torch.equal(cheapest_in_order(costs), every[totals.argmin(1)])
+
+
+def test_copies_are_sent_and_never_help_to_guess_their_own_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, fitted = list[Tensor](), list[Tensor]()
+    fit = seen_tokens.Covariances.of
+
+    def recorded(tokens: Tensor, images: Tensor, most: int) -> seen_tokens.Covariances:
+        fitted.append(images)
+        return fit(tokens, images, most)
+
+    def release(images: Tensor, draws: Generator) -> View:
+        sent.append(images)
+        return masked(3, 0)(images, draws)
+
+    monkeypatch.setattr(seen_tokens.Covariances, "of", recorded)
+    monkeypatch.setattr(seen_tokens, "deformed", lambda images, draws: images.clone())
+    own = OWN[:300]
+    SeenTokens(copies=2, epochs=0).run(observation(release, own=own), Generator().manual_seed(0))
+    assert len(torch.cat(sent[len(PRIVATE) // BATCH :]).flatten(1).unique(dim=0)) == len(own)
+    assert [len(images) for images in fitted] == [3 * 225] * 4 + [3 * 300]
+    assert all(len(images.unique(dim=0)) == 225 for images in fitted[:4])
