@@ -97,7 +97,11 @@ class ReleaseClustering(NamingAttack):
     def _alike(
         self, rows: Tensor, examples: Tensor, observation: LabelObservation, generator: Generator
     ) -> tuple[Tensor, Tensor]:
-        """A central row of each cluster, int64 [L], and the cluster's label by likeness, int64 [L]."""
+        """The index of the row nearest to each cluster's center, and each cluster's label, both int64 [L].
+
+        Labels are assigned so that the sizes of clusters and the distances between them agree best with those of the
+        adversary's own images.
+        """
         images, labels = observation.other_images, observation.other_labels
         if images is None or labels is None or images.ndim != 4 or labels.ndim != 1:
             raise NotApplicable("release_clustering:named_by=likeness needs images of its own with one label each")

@@ -226,8 +226,8 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 def starts(puzzles: Puzzles) -> list[Places]:
     """Arrangements from which to start the search: the piece in each place, int64 [M, S].
 
-    The first uses the scores of pieces in places. If the puzzle has one picture, three more use the scores of
-    neighboring pairs, with different weights of the matches, and eight are random.
+    The first uses the scores of pieces in places. If the puzzle has one picture, eleven more follow: three from the
+    scores of neighboring pairs, whose best matches are chosen and weighted in three ways, and eight random ones.
     """
     first = [assign(puzzles.unary)]
     if puzzles.frame.pictures > 1:

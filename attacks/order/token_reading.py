@@ -138,9 +138,9 @@ class Asker:
             yield self.round(sent).unflatten(0, (-1, self.rows)).flatten(1, 2)[: len(part) // shared]
 
     def _uncopied(self, images: Tensor, first: int) -> Tensor:
-        """The images; if the rules forbid copies, the patches of the images from `first` on are put into other places.
+        """The images; if the rules forbid copies, the patches of each image from `first` on are shuffled inside it.
 
-        Their tokens are the same if tokens do not depend on positions.
+        A moved patch keeps its token if tokens do not depend on positions.
         """
         if self._rules.copies:
             return images

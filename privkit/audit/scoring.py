@@ -195,8 +195,9 @@ def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
 def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
     """The probability [N] that each of N guesses, mirrored, rotated or shifted, correlates most with its own image.
 
-    Each guess is compared with each image in the position in which they are most alike: the symmetries of a square (or
-    rectangle) and shifts by at most three pixels, after images of more than 32 pixels per side are shrunk.
+    Images of more than 32 pixels per side are shrunk first. Each guess is compared with each image in the position with
+    the largest correlation: mirrored or rotated (a symmetry of the square or rectangle), or shifted by at most three
+    pixels along each axis, but not both.
     """
     if max(truth.shape[2:]) > _SHRUNK:
         truth, guess, middle = (adaptive_avg_pool2d(images, _SHRUNK) for images in (truth, guess, middle))

@@ -138,7 +138,8 @@ class AddedNoise(OnSmashed[Noised]):
             against the server itself.
         at_inference: whether test images get noise, too.
         noise_in_place: whether to write the noise through `.data` into the client's own tensor, as accurate_sl's code
-            does: the release is the same, but the gradient of a Tanh before it is wrong. For reproduction only.
+            does: the release is the same, but a Tanh that precedes the noise gets a wrong gradient. For
+            reproduction only.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})

@@ -73,8 +73,8 @@ def keeping(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def finished_cells(folder: Path, planned: int, twins: int = 0) -> str:
-    """A sentence about the cells (defense, attack, seed) that a stopped run has finished: of the `planned` cells, which
-    always run, and of `twins`, undefended cells that each run only if their attack fails on a defense."""
+    """A sentence that says how many cells (defense, attack, seed) a stopped run has finished. `planned` cells always
+    run. Each of `twins` further cells, on the undefended model, runs only if its attack fails on a defense."""
     if not folder.is_dir():
         return "nothing was begun"
     done = sum(1 for _ in folder.glob("cells/*/result.json"))

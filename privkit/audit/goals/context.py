@@ -98,8 +98,8 @@ class AttackContext:
     """What is given to one attack of an audit: the recorded messages, and the parts of the model that the adversary
     knows.
 
-    Methods that give access to the model return None if its adversary cannot know it; subclasses for a trained model or
-    a recording supply the model.
+    A method that gives access to a part of the model returns None if the attack's adversary cannot know this part;
+    subclasses for a trained model or a recording supply the parts.
     """
 
     config: AuditConfig  # the run's configuration
