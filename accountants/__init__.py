@@ -1,8 +1,8 @@
 """Privacy accountants: they prove guarantees from a mechanism's parameters and state every assumption in words.
 
-The package imports neither torch, nor the training code, nor the attacks. `ACCOUNTANTS` lists the functions that return
-a certificate. Every function raises `ValueError` for an argument outside the range that its docstring gives, and the
-message names the allowed range.
+The package imports neither torch, nor the training code, nor the attacks. `ACCOUNTANTS` maps names to functions
+that return a certificate. Every function raises `ValueError` for an argument outside the range that its docstring
+gives, and the message names the allowed range.
 """
 
 from __future__ import annotations

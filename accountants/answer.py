@@ -51,8 +51,8 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
 
     Source: Mironov 2017. Derived for random mixing ratios λ: ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1). Here μ(λ) is the
     distance of neighboring releases, divided by the noise's standard deviation. DP-CutMixSL's Theorem 1 treats fixed λ.
-    For a secret sample of k of n clients, the bound follows from the tight privacy profile, or from Wang, Balle and
-    Kasiviswanathan 2019 if λ has a density.
+    For a secret sample of k of n clients, the bound follows from the tight privacy profile if μ(λ) has at most 256
+    values and its law determines the (ε, δ) profile, and otherwise from Wang, Balle and Kasiviswanathan 2019.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})

@@ -62,19 +62,19 @@ def calibrate(
     """Find the noise, number of rounds or group size with which a mechanism meets a target ε at δ.
 
     Args:
-        mechanism: the mechanism; the search starts at its value of the parameter.
+        mechanism: the mechanism, whose value of the parameter is replaced. The search for σ starts at its σ.
         parameter: the parameter to find. "sigma" is the noise's standard deviation or scale, "noise_parameter" is the
             probability of a uniform answer in randomized response, "group" is the number of mixed clients.
         epsilon: target ε > 0, in nats.
         delta: δ in (0, 1).
-        tight: whether to compose privacy loss distributions numerically. If so, σ is precise to 1e-4, otherwise to
-            1e-6.
+        tight: whether to compose privacy loss distributions numerically. If so, and with sampling or mixing, σ is
+            precise to a relative 1e-4, otherwise to 1e-10. A noise parameter is precise to a relative 1e-6.
 
     Raises:
         ValueError: if no value reaches the target, if even the least noise or the largest number of rounds reaches it,
             or if an argument is out of range.
 
-    Source: bisection on `answer.epsilon`, which falls with σ and grows with rounds.
+    Source: bisection on `answer.epsilon`, which falls with noise and grows with rounds. Group sizes are tried in turn.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> start = mechanism_of({"mechanism": "gaussian", "sigma": 1, "sensitivity": 1})
@@ -212,8 +212,8 @@ def _noise_parameter(mechanism: SplitMechanism, target: Target, tight: bool) -> 
 
 
 def _least_noise(misses: Callable[[float], bool], target: Target, name: str, start: float, tolerance: float) -> float:
-    """The smallest factor ≤ 1 such that the noise `start`, multiplied by it, meets the target, up to a relative
-    `tolerance`. Raises ValueError if even 2⁻¹²⁰ times `start` meets the target."""
+    """The smallest factor ≤ 1, up to a relative `tolerance`, such that the factor times the noise `start` meets the
+    target. Raises ValueError if even 2⁻¹²⁰ times `start` meets the target."""
     low, high = 0.5, 1.0
     while low > _QUIETEST and not misses(low):
         if low == _QUIET and _meets_quietest(misses):

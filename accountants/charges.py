@@ -26,9 +26,10 @@ Counts = Mapping[SplitMechanism, tuple[int, int]]
 
 
 def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
-    """The bounds (at least one) on ε and δ of all charges of a ledger, i.e. its recorded releases, together.
+    """The bounds (at least one) on the joint ε and δ of all charges (recorded releases) of a ledger.
 
-    `total` is the sum of their costs (`cost_of`). `tight` adds numerical composition of privacy loss distributions.
+    `total` is the sum of the charges' costs (`cost_of`). `tight` adds numerical composition of privacy loss
+    distributions.
 
     Source: see `ledger.Ledger`.
     """

@@ -144,8 +144,8 @@ def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[
 
 
 def _patch_shift(mechanism: SplitMechanism, mask: HiddenMask) -> float:
-    """The largest distance between one patch of two neighboring releases, divided by the noise's standard deviation.
-    One of N patches has ⌈D/N⌉ of D clamped coordinates, or lies in a ball."""
+    """The largest distance of one patch between two neighboring releases, divided by the noise's standard deviation.
+    Each of N patches has at most ⌈D/N⌉ of D clamped coordinates, or is clipped to a ball."""
     clip = mechanism.smashed
     if isinstance(clip, PatchBall):
         one: Clamp | PatchBall = PatchBall(radius=clip.radius, patches=1, nonnegative=clip.nonnegative)

@@ -87,8 +87,8 @@ class Ledger:
     Attributes:
         path: the file. If it is missing, it is created with its folders.
         budget: the privacy budget of all charges together; None for no limit.
-        tight: whether `epsilon` also composes privacy loss distributions numerically, and `charge` does so before it
-            refuses. Close to the budget, this can take seconds per charge.
+        tight: whether `epsilon` and `delta` also compose privacy loss distributions numerically, and `charge` does so
+            before it refuses. Close to the budget, this can take seconds per charge.
         adaptive: whether charges are allowed to depend on earlier releases, for example if the noise is decided during
             the run. The first charge then fixes one bound (`filters`), and `epsilon` and `delta` describe the whole
             budget, not only the part spent. An adaptive ledger needs a budget and excludes `tight`. The mode is stored

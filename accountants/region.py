@@ -22,8 +22,8 @@ _TAIL, _LARGEST = 1e-9, 700.0
 class Region:
     """The true and false positive rates that a test for a record's presence can have under (ε_j, δ_j)-DP, j = 1 … J.
 
-    A test has a true positive rate TPR ≤ δ_j + e^{ε_j}·FPR, where FPR is its false positive rate, and 1 − FPR ≤ δ_j +
-    e^{ε_j}·(1 − TPR), for every j. `epsilons` [J] holds the ε_j ≥ 0, and `deltas` [J] the δ_j in [0, 1].
+    Let TPR and FPR be the true and false positive rate of a test. For every j, TPR ≤ δ_j + e^{ε_j}·FPR and 1 − FPR ≤
+    δ_j + e^{ε_j}·(1 − TPR). `epsilons` [J] holds the ε_j ≥ 0, and `deltas` [J] the δ_j in [0, 1].
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 

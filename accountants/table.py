@@ -250,9 +250,9 @@ def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mappi
     """Yield the rows of a parameter table, each as a dict from header to cell. A file named *.toml holds `[[row]]`
     tables, and *.json a list of objects. Any other file is CSV, and so is a stream.
 
-    Of comma, semicolon and tab, CSV is split at the delimiter that yields the most known column names. Empty lines and
-    lines that begin with # are skipped. A cell that a row lacks is empty. Raises ValueError if the file cannot be read
-    in its format, or if a CSV header names an unknown column.
+    The delimiter of CSV is the comma, semicolon or tab that yields the most known column names. Empty lines and lines
+    that begin with # are skipped. A cell that a row lacks is empty. Raises ValueError if the file cannot be read in its
+    format, or if a CSV header names an unknown column.
     """
     where = "standard input" if path is None else str(path)
     try:

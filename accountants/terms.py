@@ -49,7 +49,7 @@ DP_SGD_TERMS = {
 
 def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = True) -> dict[str, str]:
     """The guarantee of a mechanism in the terms of NIST SP 800-226, as a dict from term to text. With `tight`, a
-    smaller μ of Gaussian DP is fitted if sampling is secret; this takes tenths of a second.
+    smaller μ of Gaussian DP is fitted if the run is not known to equal one Gaussian; this takes tenths of a second.
 
     Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ: `bounds.gdp`.
 

@@ -200,8 +200,8 @@ class Mounting(Generic[Held, Output]):
         domains: kinds of records that the attack reconstructs, such as "images", or "any".
         undoes: the effects of a defense that the attack can undo: some of "maps" (a fixed function of a record),
             "scales" (each channel by its own factor), "masks", "mixes", "permutes" and "shortens", as defenses declare
-            them. The experiment in which the attack must succeed includes a defense only if the attack undoes all of
-            them.
+            them. The experiment in which the attack must succeed includes a defense only if the attack undoes all
+            effects of this defense.
         any_tokens: whether the attack also reads releases with dropped or merged tokens (`View.whole` is False).
         returns_auxiliary: whether every guess is one of the adversary's records. Control experiments then hide the
             attacked records among the adversary's.
@@ -267,7 +267,7 @@ class Attack(Protocol[Held, Output]):
 
         Raises:
             NotApplicable: if the attack cannot run on this observation; the error's text says why.
-            AttackDiverged: if the attack's training is not finite; the last good state is kept.
+            AttackDiverged: if the attack's training ended in NaN or infinity; the last good state is kept.
         """
 
 

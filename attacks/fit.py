@@ -25,7 +25,7 @@ class Training(Protocol):
     def epoch(self, number: int) -> float:
         """Train one epoch and return the objective after it (on held-out data if there are any); lower is better.
 
-        Random numbers depend only on the 0-based epoch or the saved state. It may raise `AttackDiverged`.
+        Random numbers depend only on the 0-based epoch or the saved state. The method may raise `AttackDiverged`.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,9 +60,9 @@ def fit(
     After `epochs` epochs (including those done before a kill), their number is doubled as long as `Session.goes_on` is
     true. Each doubling is a new cycle of the learning rate; a cycle that ends with a larger objective is undone.
 
-    With `keep_best`, the training returns to the epoch with the smallest objective if the last objective is over 5 %
-    larger, as on held-out data after overfitting. If an epoch raises `AttackDiverged` or returns NaN or infinity, the
-    training returns to its last good state, and the session keeps it.
+    With `keep_best`, the training returns to the epoch with the smallest objective if this objective is more than 5 %
+    below the last one, as on held-out data after overfitting. If an epoch raises `AttackDiverged` or returns NaN or
+    infinity, the training returns to its last good state, and the session keeps this state.
     """
     session = session or NoSession()
     saved, planned = session.load(), epochs
@@ -133,7 +133,8 @@ def fit_doubling(
     Each half is a cycle of the learning rate, so the objectives at the ends of cycles are comparable. A doubling that
     ends with a larger objective is undone. `cycle` maps (epochs before, epochs of the cycle) to a training of the same
     network. Up to `doublings` further doublings follow while each lowers the objective by more than 5 %, and then more
-    as long as `Session.goes_on` is true. With `doublings=None` or less than 4 epochs, there is one cycle.
+    as long as `Session.goes_on` is true. With `doublings=None` or less than 4 epochs, one cycle of all epochs
+    replaces the two halves and the `doublings`.
     """
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}
@@ -192,7 +193,7 @@ class Stage:
 
 
 class Resumable(ABC):
-    """A training whose state consists of parts: objects with a `state_dict`, generators, tensors, and dicts of these.
+    """A training whose state has parts: objects with a `state_dict`, generators, tensors, and dicts or lists of these.
 
     Plain numbers are saved but not loaded, since a resumed training draws the same numbers again.
     """

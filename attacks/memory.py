@@ -27,8 +27,9 @@ class _Kept:
 class Memory:
     """A cache of results. The key of a result is a digest of all its inputs. Do not change a returned result in place.
 
-    `spared` counts the seconds (by the clock `now`) that earlier attacks spent on results which the present attack
-    reused, since `begin`. An attack's cost includes them, so it does not depend on the order of the attacks.
+    `spared` counts the seconds (by the clock `now`) that earlier attacks spent on the results that the present attack
+    has reused since `begin`. An attack's cost includes these seconds. So the cost does not depend on the order of the
+    attacks.
 
     >>> memory, draws = Memory(), Generator().manual_seed(0)
     >>> def made() -> float:
@@ -48,14 +49,14 @@ class Memory:
         self._met: set[str] = set()
 
     def begin(self) -> None:
-        """Note that another attack begins; from now on, reused results count as `spared`."""
+        """Note that another attack begins, and set `spared` to 0."""
         self.spared, self._met = 0.0, set()
 
     def recalled(self, given: Sequence[Any], draws: Generator, make: Callable[[], Made]) -> Made:
         """The result of `make`, or of an earlier call with equal inputs. A `NotApplicable` is stored and raised again.
 
-        `given` are all other inputs: tensors, generators, and objects whose `repr` describes them fully. The generator
-        `draws` ends in the same state whether or not the result is reused.
+        `given` are all inputs of `make` except `draws`: tensors, generators, and objects whose `repr` describes them
+        fully. The generator `draws` ends in the same state whether or not the result is reused.
         """
         key, start = tensor_digest(*given, draws), self.now()
         if (known := self.recall(key)) is None:

@@ -11,7 +11,7 @@ _SMALL, _LARGE = 1 / 8, 8.0
 """Range of a release's standard deviation in which decoders read it unscaled."""
 _SHRINKAGE = 1e-3  # share of the mean variance that is added to each channel's variance
 _USUAL, _ZERO = 1e-12, 1e-30
-"""Lower limit of variances for a usual release; and the limit for zeros, whose inverse is still a float32."""
+"""Lower limits of variances, for a usual release and for a release of zeros. The inverse of the second is a float32."""
 
 
 def least_variance(release: Tensor) -> float:

@@ -44,8 +44,8 @@ def weight_gradients(
 ) -> Tensor:
     """Compute the gradient of the lower segment's P weights for each example, float [N, P], in evaluation mode.
 
-    `arrived` [N, F] is the gradient that each example's output received; `state` holds the weights at that time; None
-    means the present weights.
+    `arrived` [N, F] is the gradient that each example's output received. `state` holds the weights at that time, or is
+    None for the present weights.
     """
     lower = deepcopy(lower).eval().to(images.device)
     if state is not None:

@@ -32,7 +32,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Untuned:
-    """Used inside `Annotated`: tuning keeps the field, which states what the adversary has or assumes."""
+    """Used inside `Annotated`: tuning does not change the field, since it states what the adversary has or assumes."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Types for annotations that state the range of a dataclass's field; `Checked` checks them on construction.
+"""Annotations that state the allowed values of a dataclass's field; `Checked` checks the fields on construction.
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True, kw_only=True)
@@ -61,10 +61,10 @@ def check_fields(spec: Any) -> None:
     """Check each field with a supported annotation, and store numbers as plain Python numbers.
 
     A numpy float32 becomes a float, because products with a float32 lose precision. Supported annotations are
-    `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool`, dataclasses, and tuples and
-    sequences of them. A union may consist of dataclasses, None, `Literal` and one further annotation. Only `Le(inf)`
-    allows infinity; booleans and NaN are rejected as numbers. A `ValueError` names the field, the allowed and the given
-    value, and ends with the text inside `Annotated`, if any.
+    `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool`, dataclasses, and `tuple[X, ...]`
+    and `Sequence[X]` of a supported X. A union may consist of dataclasses, bool, None, `Literal` and one further
+    annotation. Only `Le(inf)` allows infinity; booleans and NaN are rejected as numbers. A `ValueError` names the
+    field, the allowed values and the given value, and ends with the text inside `Annotated`, if any.
     """
     for name, said, test in _tests(type(spec)):
         value = getattr(spec, name)

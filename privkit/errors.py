@@ -97,8 +97,8 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> UsageError:
-    """Build the error for an unknown name. It names similar names and all `allowed` ones or, if they are too many, the
-    command that lists them (`listed`).
+    """Build the error for an unknown name. The error suggests similar names. It also lists all `allowed` names or, if
+    `listed` is given, names this command, which lists them.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))
     unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)

@@ -12,9 +12,10 @@ from typing import Any
 
 
 def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
-    """Build a package's `__getattr__`, which imports a public name on first use; `targets` adds names "module:object".
+    """Build a package's `__getattr__`, which imports a public name on first use.
 
-    The names are those imported in the package's `if TYPE_CHECKING:` block, so one list serves users and type checkers.
+    The public names are those that the package imports in its `if TYPE_CHECKING:` block, so that one list serves users
+    and type checkers. `targets` adds further objects, each as "module:object".
     """
     further = {target.partition(":")[2]: target.partition(":")[0] for target in targets}
 

@@ -45,7 +45,7 @@ def assert_claim_stands(
         The lower bound on ε that the canaries show.
 
     Raises:
-        AssertionError: if the bound exceeds the claimed ε, or if this number of canaries could never refute it.
+        AssertionError: if the bound exceeds the claimed ε, or if this number of canaries could never refute the claim.
         ValueError: if the certificate claims nothing; if an add-or-remove-one claim comes without neighbors; if there
             are fewer than two canaries; or if releases are not finite or not one per record.
 

@@ -1,6 +1,7 @@
 """Reports: from result rows (one for each defense, attack and seed) to tables, figures and one HTML page.
 
-No result is recomputed. The library imports neither the training code nor the attacks nor the accountants.
+Reports use the numbers of the rows as they are. This package imports neither the training code nor the attacks nor
+the accountants.
 """
 
 from __future__ import annotations

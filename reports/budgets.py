@@ -112,7 +112,7 @@ class BudgetRow(Checked):
 
 _APART = ("given", "terms")
 FIELDS = (*(field.name for field in fields(BudgetRow) if field.name not in _APART), "kind", "published_kind", "factor")
-"""Columns of CSV and keys of JSON; the other columns of the parameter table follow them."""
+"""Columns of CSV and keys of JSON. Columns of the parameter table with other names follow these fields."""
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # text that a spreadsheet reads as a number
 
 
@@ -179,7 +179,7 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
 
 
 def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
-    """The sentences below the table, each once: errors, caveats and (`compare`) objections to published values."""
+    """The sentences below the table, each once: errors, caveats and, with `compare`, objections to published values."""
     notes: dict[str, None] = {}
     for row in rows:
         notes |= dict.fromkeys([*_own_remarks(row), *(_objections(row) if compare else ())])

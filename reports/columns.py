@@ -22,8 +22,8 @@ START = "zero_steps"  # key in a row's `floors`: the attack's guesses before its
 CLAIM, DECLARATION = "claim_stands", "declaration_stands"
 """Names of the checks that compare a claimed ε with canaries, and a declared mechanism with its data."""
 LEARNED, CONVERGED, OWN_MATCH = "learned", "converged", "matched_beats_own_records"
-"""Names of checks: has the model learned its task, would more training make an attack stronger, and do matched guesses
-beat the adversary's own records?"""
+"""Names of checks: has the model learned its task, has an attack trained long enough, and do matched guesses beat the
+adversary's own records?"""
 BY_PATTERN = "not_identified_by_pattern"
 """Name of the check for guesses that are far from their images, but show them with another contrast or sign."""
 DECLARED = "declared_"  # prefix of a number that would be proven if privkit had run the mechanism itself
@@ -40,8 +40,8 @@ _TASK = tuple(measure.name for measure in TASK)
 OF_DEFENSE = frozenset((*_TASK, *_PROVEN, *(field.name for field in fields(Costs))))
 """Columns with values of a defense, which are the same for each attack."""
 SHORT = {**{name: f"unaligned_{name}" for name in OF_RECORDS}, "tpr": "tpr_at_1_percent"}
-"""Short name -> column. For a metric of guesses, it is the column of unmatched guesses, which are what an adversary
-has."""
+"""Short name -> column. For a metric of guesses, this is the column of unmatched guesses, since an adversary has no
+others."""
 OWN = "own_"  # prefix of a user's own metric
 GATED = (
     *_TASK,

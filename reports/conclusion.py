@@ -32,7 +32,7 @@ _WORDS: dict[Outcome, str] = {
     "not_applicable": "Not possible:",
     "not_tried": "Not tried:",
 }
-"""Outcome -> first words of the list of its threat models. The first outcome found decides the conclusion."""
+"""Outcome -> first words of the list of its threat models. The first of these that occurs decides the conclusion."""
 _UNCONTROLLED = "Falls to an attack that failed its control under"
 
 

@@ -59,7 +59,7 @@ RECORDED = (
 )
 """A further limit, which the document states for recordings."""
 _UNMEASURED = ("not_tried", "not_applicable", "no_number")  # outcomes without a number
-_FALLEN = ("refuted", "no proof")  # values of `standing` with which a claim's ε is not repeated
+_FALLEN = ("refuted", "no proof")  # values of `standing` with which a claim's ε is no evidence
 
 
 def evidence(
@@ -106,7 +106,7 @@ def _recorded(row: Row) -> bool:
 
 
 def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
-    """The conclusion, in which claims that are refuted or are no proofs are replaced by the reason."""
+    """The conclusion on a defense. If claims on this defense are refuted or are no proofs, `claim` says so."""
     fallen = [claim.privacy for claim in claims if claim.defense == one.defense and claim.standing in _FALLEN]
     return one.model_copy(update={"claim": "; ".join(fallen)}) if fallen else one
 
@@ -154,8 +154,9 @@ def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> Me
 
 
 def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
-    """Shares of identified records, one for each seed, for the strongest attack on which the verdict rests. If another
-    attack identifies more, for example one that failed its control experiments, its shares follow."""
+    """Shares of identified records, one for each seed, for the attack that identifies most, among those on which the
+    verdict rests. If another attack identifies more, for example one that failed its control experiments, the shares of
+    this attack follow."""
     groups: dict[str, list[tuple[Row, Interval]]] = {}
     for row in rows:
         found = identified_share(row.recovered)

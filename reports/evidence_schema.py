@@ -1,6 +1,6 @@
 """The fields of `evidence.json`. The HTML page is rendered from them, and shows a field under its title.
 
-Fields without a title give programs, as separate values, what the page says in headings and sentences.
+A field without a title is for programs: it holds, as a separate value, what the page says in a heading or a sentence.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Requirement(Frozen):
 
 
 class Origin(Frozen):
-    """The provenance of some result rows: `made_of` maps "section key" to a SHA-256 or a version."""
+    """The provenance of some result rows: `made_of` maps "section key" to a hash, a version or the machine."""
 
     heading: str
     rows: tuple[str, ...] = Field(title="Rows")

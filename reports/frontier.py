@@ -67,7 +67,7 @@ class Frontier:
 
     metric: str  # name of the measure of recovery
     points: tuple[Point, ...]  # one point for each setting, including the undefended baseline
-    # title of a guess without the release, with the protocol if protocols differ -> its recovery
+    # title of a guess without the release -> its recovery; the title names the protocol if recovery depends on it
     floors: dict[str, float]
 
     @property
@@ -78,7 +78,8 @@ class Frontier:
 
 def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
     """The privacy–utility frontier of a run: accuracy and the strongest attack's recovery for each setting of a
-    defense. The result is None if fewer than `least` defended settings have an accuracy and a reconstruction."""
+    defense. Settings count if they have an accuracy and a reconstruction. The result is None if no setting counts, or
+    fewer than `least` defended ones."""
     done = [counted(row) for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
     metric = likeness([name for row in done for name in row.recovered["unaligned"]])
     done = [row for row in done if metric in row.recovered["unaligned"]]
@@ -186,7 +187,8 @@ def _options(label: str) -> list[str]:
 
 
 def _better(one: Point, other: Point) -> bool:
-    """Whether `one` is at least as good in accuracy, recovery and ε (None is infinite), and clearly better in one."""
+    """Whether `one` is at least as good as `other` in accuracy, recovery and ε, and better in one of these. An ε of
+    None counts as infinite. Accuracy or recovery is better if the intervals do not overlap."""
     proven, its = (inf if point.epsilon is None else point.epsilon for point in (one, other))
     gains = (one.accuracy.value - other.accuracy.value, other.recovered.value - one.recovered.value)
     beyond = (one.accuracy.low > other.accuracy.high, one.recovered.high < other.recovered.low, proven < its)

@@ -99,7 +99,7 @@ def _found(row: Row) -> str:
 
 
 def strip(lines: Sequence[_Pixels], side: int = _LARGEST) -> bytes:
-    """Join lines of images, each uint8 [k, H, W, C] of one shape, to a PNG; the longer side becomes `side` at most."""
+    """Join lines of images, each uint8 [k, H, W, C] of one shape, to a PNG, each image at most `side` pixels long."""
     from PIL import Image
 
     pixels = np.concatenate([np.concatenate(list(images), axis=1) for images in lines])

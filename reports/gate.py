@@ -113,16 +113,16 @@ class Gate:
         self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
     ) -> list[tuple[Row, bool | None, str]]:
         """Judge the result `rows` of each defense; returns triples (row, whether it meets the condition, a sentence).
-        Rows of the undefended model are left out. If a defense has no such number, its rows do not meet the condition.
-        But they are undecided (None) if their (defense, seed) is in `pending`, since some of the attacks are
-        unfinished."""
+        Rows of the undefended model are left out. If no row of a defense and seed has a number in the gate's column,
+        these rows do not meet the condition. They are undecided (None) instead if (defense, seed) is in `pending`,
+        since some attacks on this defense are unfinished."""
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
         return [found for key, group in groups.items() for found in self._of_group(group, twins, waits=key in pending)]
 
     def _of_group(self, group: Sequence[Row], twins: Twins, *, waits: bool) -> list[tuple[Row, bool | None, str]]:
-        """The findings on one defense with one seed. If no row has the number and `waits` is true, they are
-        undecided."""
+        """The findings on one defense with one seed. The findings are undecided if no row has the number and `waits` is
+        true."""
         results: list[tuple[Row, bool | None, str]] = []
         wanted = f"the gate requires {self.comparison} {self.bound:g}"
         within = [row for row in group if self.threat_model is None or row.threat_model in INCLUDES[self.threat_model]]
@@ -164,7 +164,7 @@ class Gate:
         return value is not None and bool(_COMPARISONS[self.comparison](self._judged(value), self.bound))
 
     def _judged(self, value: Interval | float) -> float:
-        """The end of a number's interval that is worse for the defense, which is compared with the bound."""
+        """The end of a number's interval that is compared with the bound: the end that is worse for the defense."""
         _, low, high = ends(self.column, value)
         return high if self.comparison.startswith("<") else low
 
@@ -224,8 +224,9 @@ def must_agree(gates: Sequence[Gate]) -> None:
 
 
 def _no_evidence(row: Row, twins: Twins) -> str:
-    """Why an attack's failure is no evidence for the defense: it failed its control experiment, also fails without a
-    defense, or shows images with changed contrast or sign. Otherwise, an empty string."""
+    """Why an attack's failure is no evidence for the defense; empty if there is no such reason. The attack failed its
+    control experiment, also fails on the undefended model (or this model is not shown to have learned its task), or
+    shows the images with changed contrast, sign or position."""
     if not sound(row):
         return "the attack failed its control experiment"
     why = "" if falls(row) or row.attack in CONSTANT_ATTACKS else powerless(row, twins)

@@ -34,14 +34,14 @@ class Entry(Frozen):
     defense: str  # the defense, with the options that differ from their defaults
     threat_model: ThreatModel  # the adversary
     seed: int  # the run's seed
-    # the verdict with this seed; "not_shown" if the defense withstands, but a known stronger attack was not mounted
+    # the verdict with this seed; also "not_shown" if the defense withstands, but a known stronger attack is not mounted
     outcome: Outcome
     attack: str  # the attack that identifies most records, among the attacks on which the verdict rests
     victims: int  # number of attacked records
     identified: float  # share of the attacked records that `attack` identifies, in [0, 1]
     chance: float  # the largest share that a guess without the release identifies
     # share that the same attack identifies on the undefended model; the strongest attack's share if the same attack
-    # was not run; None if the undefended model was not attacked
+    # was not run there; None if the undefended model was not attacked
     undefended: float | None
     likeness: float | None  # SSIM of images, or the measure of likeness of other records; None without a value
     accuracy: float  # accuracy of the task
@@ -123,8 +123,8 @@ class RegistryPlace(Frozen):
 
 
 def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entry]:
-    """The results of a run, one entry for each defended setting, adversary and seed. A verdict without an attack, or an
-    attack without identified records or accuracy, gives no entry."""
+    """The results of a run, one entry for each defended setting, adversary and seed. A verdict gives no entry if it
+    names no attack, or if no attack behind it has both an accuracy and a share of identified records."""
     bare = [row for row in rows if undefended(row.defense) and row.status == "done"]
     made = []
     for model, one in ((model, one) for one in verdicts for model in THREAT_MODELS if model == one.threat_model):

@@ -116,10 +116,11 @@ class Tuned(Frozen):
 class Row(Frozen):
     """The result of one cell, i.e. one attack on one defense with one seed.
 
-    An *alignment* says which record a guess is compared with: "unaligned": guess n with record n; "matched": guesses
-    are assigned to the records of their message such that they fit best. A *floor* is a guess without the release, such
-    as the mean image; "class_mean" uses the true labels. Among the floors, "zero_steps" is an exception: the attack's
-    own guesses before any training. Parts, such as defenses, are named with their options, as on the command line.
+    An *alignment* says which record a guess is compared with. With "unaligned", guess n is compared with record n. With
+    "matched", guesses are assigned to the records of their message such that they fit best. A *floor* is a guess
+    without the release, such as the mean image; "class_mean" uses the true labels. One floor, "zero_steps", is an
+    exception: it has the attack's own guesses before any training. Parts, such as defenses, are named with their
+    options, as on the command line.
 
     Two rows are equal if all fields except `seconds` are equal.
 
@@ -154,7 +155,7 @@ class Row(Frozen):
         accuracy: accuracy of the task on the test records; None if it was not measured.
         task: MCC and AUC on the test records, and accuracies of the last and the best epoch.
         certificate: the proven or declared claim; None if the result has no claim.
-        limits: limits that the proven trade-off curve sets to any attack on the covered data; None if there are none.
+        limits: limits that the claim's trade-off curve sets to any attack on the covered data; None if there are none.
         recovered: alignment -> metric -> value; empty if the attack guesses no records.
         floors: floor -> alignment -> metric -> value.
         ahead: floor -> metric -> mean over records of the floor's error minus the attack's error; empty in older rows.
@@ -234,7 +235,7 @@ class Row(Frozen):
 
     @property
     def remark(self) -> str:
-        """A warning if a claimed ε is finite but too large to rule out any attack of interest; empty otherwise."""
+        """A warning if a claimed ε is finite, but proves nothing of use (`limits.of_use`); empty otherwise."""
         found = self.certificate
         if found is None or found.kind != "differential_privacy" or not found.sound or isinf(found.epsilon):
             return ""
@@ -277,8 +278,8 @@ class PlannedCell(Frozen):
         defense: the defense; "none" is the undefended model.
         attack: the attack.
         seed: the seed of all random numbers.
-        twin_of: for a cell on the undefended model that is needed only if its attack fails on a defense: ids of the
-            cells that run the attack on these defenses. Empty for all other cells.
+        twin_of: ids of the cells that run the same attack on defenses, if this cell is on the undefended model, and
+            needed only if the attack fails in one of them. Empty for all other cells.
     """
 
     cell: str

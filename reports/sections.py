@@ -20,7 +20,7 @@ _CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")  # the control experiment
 
 @dataclass(frozen=True, kw_only=True)
 class _Card:
-    row: Row  # the row of the strongest attack on the first seed; the first row if no attack gave a number
+    row: Row  # the first row of the strongest attack (over seeds if `point` is given); the first row without one
     point: Point | None  # accuracy and recovery over seeds; None if no record was reconstructed
     accuracy: Interval | None  # task accuracy, over seeds if there are several
     strongest: Strongest | None  # the strongest attack on the first seed; None if no attack gave a number

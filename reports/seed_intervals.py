@@ -1,4 +1,4 @@
-"""Means over the seeds of a run, and confidence intervals of means that stay inside the quantity's range."""
+"""Means over seeds or records, with confidence intervals that stay inside the quantity's range."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def over_records(values: Sequence[float], confidence: float, within: tuple[float
     """The mean of a value over n ≥ 1 records, with the interval of `over_values`.
 
     A percentile bootstrap is too narrow for few records: with 2 records it contains the mean in half of all cases. If
-    all values are equal, the interval comes from Clopper–Pearson's limit of the share of records that may have another
-    value. Records are treated as independent, although a mixing defense makes the records of one message dependent.
+    all values are equal and the range has two ends, the interval comes from Clopper–Pearson's limit of the share of
+    records that may have another value. Records are treated as independent, although a mixing defense makes the records
+    of one message dependent.
     """
     found, (low, high) = over_values(values, confidence, within), within
     if found.low == found.high and found.n > 1 and low <= found.value <= high and isfinite(high - low):
@@ -78,8 +79,8 @@ def over_intervals(
 
     Few seeds may agree by chance. For three shares of 1, each from 100 records, Student's interval is a point, although
     the records alone allow a share of 0.98. The squared half widths of independent seeds add up. If each seed's value
-    is the best of many, chosen by comparison with the truth (`fitted`), all seeds err in the same direction, which
-    averaging does not remove. So the limits are then at least as wide as the mean of the seeds' limits.
+    is the best of many, chosen by comparison with the truth (`fitted`), all seeds err in the same direction. Averaging
+    does not remove this error, so the limits are then at least as wide as the mean of the seeds' limits.
 
     Source: `over_values`; Zou and Donner 2008 (limits of a sum from the limits of its parts).
     """

@@ -14,7 +14,7 @@ from privkit.shared.grouped import grouped
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
 
 _Grade = Literal["nothing", "class", "record"]
-"""Information in guesses: no more than in constant guesses, no more than in the class mean, or the records."""
+"""What guesses reveal: "nothing" (no more than constant guesses), only the "class" of records, or the "record"."""
 BEFORE = ", before its first step"  # suffix of an attack's name if its guesses before training count
 NOT_ATTACKED = "the undefended model was not attacked"
 OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
@@ -25,7 +25,7 @@ OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
 class Strongest:
     """The result of the strongest attack on one defense with one seed."""
 
-    row: Row  # result row of the attack whose guesses are closest to the records
+    row: Row  # result row of this attack
     attacks: int  # number of attacks that gave a number; guesses without the release are not counted
     told: tuple[Row, ...] = ()  # rows of the same defense and seed for attacks on labels, members or canaries
 
@@ -33,7 +33,7 @@ class Strongest:
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
     """Find the strongest attack for each defense and seed, in the order of the rows. A defense and seed without an
     attack that gave a number are left out. If no attack reconstructed records, the attack whose AUC is farthest from
-    1/2 counts. Constant guesses count as attacks only if no other attack was run."""
+    1/2 counts. Constant guesses count as attacks only if no other attack reconstructed records."""
     groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
     for group in groups.values():
@@ -58,9 +58,9 @@ def as_error(estimate: Metric) -> float:
 def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.0) -> bool:
     """Whether an attack came closer to the records than a guess without the release (floor).
 
-    `ahead` is the mean of the guess's error minus the attack's error, paired by record, which removes the difficulty of
-    a record; its whole interval must lie above `margin` ≥ 0. `ahead` is None for older runs and untrained attacks: then
-    the whole interval of `ours` must be better than `floor` by `margin`.
+    `ahead` is the mean over records of the floor's error minus the attack's error. This pairing removes the difficulty
+    of a record. The whole interval of `ahead` must lie above `margin` ≥ 0. `ahead` is None for older runs and untrained
+    attacks: then the whole interval of `ours` must be better than `floor` by `margin`.
     """
     if ahead is not None:
         return ahead.low > margin
@@ -74,9 +74,10 @@ def grade(row: Row) -> _Grade | None:
 
 
 def counted(row: Row) -> Row:
-    """A result row with the guesses that count: the guesses of the untrained attack if the finished attack is worse. An
-    adversary may stop before the first step. So the untrained attack counts if it reveals records and the finished
-    attack is worse: it reveals no records, or identifies fewer, or identifies equally many with a larger error."""
+    """A result row with the guesses that count: of the finished attack or of the untrained attack, since an adversary
+    may stop before the first step. The untrained attack counts if it reveals records and the finished attack is worse.
+    The finished attack is worse if it reveals no records, identifies fewer, or identifies equally many with a larger
+    error."""
     metric, start = metric_of(row), row.floors.get(START, {})
     if not metric or metric not in start.get("unaligned", {}):
         return row
@@ -92,7 +93,7 @@ def began(row: Row) -> bool:
 
 
 def _likelier(row: Row) -> tuple[float, float]:
-    """A sort key: the share of records that a row's guesses identify, then their closeness."""
+    """A sort key: the share of records that a row's guesses identify, then the closeness of the guesses."""
     found = identified_share(row.recovered)
     return found.value if found else 0.0, -distance(row)
 
@@ -133,8 +134,8 @@ def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
     """The margin by which the best guess from the label alone may be closer than the class mean of few records.
 
     The mean of n records has an expected squared error of σ²(1 + 1/n). The best such guess, the true mean, has the
-    error σ². So 1/(n + 1) of the class mean's error is due to the few records. The class mean identifies one record per
-    class, which gives the number of classes. The margin is 0 for older rows, which do not count identified records.
+    error σ². So 1/(n + 1) of the class mean's error is due to the few records. The number of classes is the number of
+    records that the class mean identifies, one per class. The margin is 0 for older rows, which lack this number.
     """
     found, own = class_mean.get(IDENTIFIED.name), row.counts.get("auxiliary", 0)
     if found is None or not own:
@@ -148,9 +149,10 @@ def _guesses(row: Row) -> dict[str, Metrics]:
 
 
 def _identifies(row: Row) -> bool:
-    """Whether guesses identify more records than a guess from the label alone, which identifies one record per label.
-    The class mean gives this number. Without a class mean, for example if the adversary's records have other classes,
-    the labels of the attacked records are counted. If these are unknown, the answer is False."""
+    """Whether guesses identify more records than guesses from the label alone, which identify one record per label. The
+    class mean is such a guess. Without a class mean, for example if the adversary's records have other classes, the
+    guesses must identify more records than there are labels of attacked records. The answer is False if this number of
+    labels is unknown, too."""
     found, labels, floors = identified_share(row.recovered), row.counts.get("victim_labels", 0), _guesses(row)
     if found is None or not (labels or CLASS_MEAN.name in floors):
         return False
@@ -175,8 +177,8 @@ Twins = Mapping[tuple[str, str, int], Row]
 
 
 def lost(row: Row) -> bool:
-    """Whether an attack that passed its control experiments failed on a defense. Then it must also run on the
-    undefended model."""
+    """Whether an attack failed on a defense, although it passed its control experiments and there is no `doubt`
+    about its failure. Such an attack must also run on the undefended model."""
     real = bool(metric_of(row)) and row.attack not in CONSTANT_ATTACKS
     return real and not falls(row) and sound(row) and not row.doubt
 
@@ -208,7 +210,7 @@ def undefended(defense: str) -> bool:
 def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
     """The rows of the undefended model with which a protocol's defenses are compared. There may be several undefended
     models, and the one with the fewest options counts. Another model, for example with a random frozen block, may be
-    worse at the task and harder to attack, which would flatter every defense."""
+    worse at the task and harder to attack, so that every defense would look better beside it."""
     bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
     plain = min((row.defense for row in bare), key=len, default="")
     return [row for row in bare if row.defense == plain]
@@ -244,8 +246,8 @@ def sound(row: Row) -> bool:
 
 
 def relied(rows: Sequence[Row]) -> list[Row]:
-    """The result rows that count. If an attack that passed its control experiments reveals records, these are only the
-    rows of attacks that passed theirs; otherwise, all rows count."""
+    """The result rows that count. If an attack that passed its control experiments reveals records, only the rows of
+    attacks that passed their control experiments count. Otherwise, all rows count."""
     if not any(falls(row) and sound(row) for row in rows):
         return list(rows)
     passed = {row.attack for row in rows if sound(row)}

@@ -122,8 +122,8 @@ _FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
-    """A table with a line for each of the (at least one) `summaries`, the means over seeds. A defense and attack in
-    `rows` without means gets a line with the reason."""
+    """A table with a line for each of at least one `summaries` (means over seeds). If an attack on a defense has no
+    means, because it gave no results, a line gives the status of its `rows`."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
@@ -284,7 +284,7 @@ def with_prefix(operations: int) -> str:
 
 
 def of_task(name: str, found: Interval) -> str:
-    """A measure of the model's task as text, with its interval if this is not the measure's whole range."""
+    """A measure of the model's task as text, with its interval unless this is the measure's whole range."""
     low, high = measure(f"task_{name}").within
     idle = round(found.low, 3) <= low and round(found.high, 3) >= high
     return number(found, 3) if idle else interval(found)

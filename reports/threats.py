@@ -72,11 +72,12 @@ class ThreatVerdict(Frozen):
     defense: str  # the defense's label
     threat_model: str  # one of `THREAT_MODELS`, or `OTHERS`
     # "falls": `attack` reveals records. "class": an attack reveals only classes. "holds": the defense withstands the
-    # mounted attacks. "not_shown": a failed attack also fails on the undefended model, was still learning, or did not
-    # read all that the server got (`Row.doubt`). "no_number": every mounted attack failed its control or ended in an
-    # error. "not_applicable": no mounted attack applies. "not_tried": no attack was mounted
+    # mounted attacks. "not_shown": attacks failed, but this is no evidence for the defense. For example, they also fail
+    # on the undefended model, were still learning, or did not read all that the server got (`Row.doubt`). The other
+    # outcomes are on attacks that need exactly this threat model. "no_number": every such attack failed its control or
+    # ended in an error. "not_applicable": no such attack applies. "not_tried": no such attack was mounted
     outcome: Outcome
-    # the attack that decides the verdict; empty if no attack gave a number
+    # the attack that decides the verdict; empty if no attack decides it
     attack: str = ""
     against: tuple[str, ...] = ()  # the other attacks that gave sound numbers
     untried: tuple[str, ...] = ()  # registered attacks of exactly this threat model that were not mounted
@@ -84,7 +85,7 @@ class ThreatVerdict(Frozen):
     measured: str = ""  # the result of `attack`, as worded in the sentence
     remarks: tuple[str, ...] = ()  # reservations about the verdict, as worded in the sentence
     identified: Interval | None = None  # share of the attacked records that `attack` identifies; None if not counted
-    # the share without the defense, mean over the seeds with which `attack` ran on the undefended model
+    # share of records that `attack` identifies on the undefended model, mean over the seeds with which it ran there
     undefended: float | None = None
 
     @property
@@ -211,7 +212,7 @@ def _unshown(rows: Sequence[Row], twins: Twins) -> str:
 
 
 def _unseen(rows: Sequence[Row]) -> str:
-    """A remark on how far an attack's error may lie below every constant guess's error, by the upper confidence limits.
+    """A remark that an attack's error may lie far below the error of every constant guess, by upper confidence limits.
     With few records, only large differences are significant."""
     gains = []
     for row in rows:
@@ -289,9 +290,9 @@ def _single(rows: Sequence[Row]) -> str:
 def _unnamed(rows: Sequence[Row]) -> str:
     """A remark if records were recovered, though not which is which, for example if the groups of a mixture are secret.
 
-    Guesses are then matched to a message's records with the truth, which favors even bad guesses. An error below half
-    the error of the best constant guess is too small for this effect. There is no remark if the adversary's own
-    records, taken as guesses, match as well (`OWN_MATCH`).
+    Guesses are then matched to a message's records by comparison with the truth. The matching favors even bad guesses,
+    but cannot explain an error below half the error of the best constant guess. There is no remark if the adversary's
+    own records, taken as guesses, match as well (`OWN_MATCH`).
     """
     found: dict[float, tuple[Row, Metric]] = {}
     for row in rows:
@@ -314,7 +315,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
 
 
 def _likeness(rows: Sequence[Row]) -> float:
-    """Mean closeness of guesses to the records, by the measure of likeness. If there is none, it is the negative
+    """The mean closeness of guesses to the records: the measure of likeness or, without such a measure, the negative
     distance."""
     found = [row.recovered["unaligned"] for row in rows]
     names = [likeness(list(own)) for own in found]
@@ -348,8 +349,8 @@ def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Inte
 
 
 def _narrowly(rows: Sequence[Row]) -> str:
-    """A remark if an attack is proven better than a constant guess only by comparing errors record by record. It gives
-    the smallest such difference with its interval."""
+    """A remark if only a comparison of errors record by record shows that an attack is better than guesses without the
+    release. The remark gives the smallest mean difference with its interval."""
     row = next(row for row in rows if falls(row))
     if falls(row.model_copy(update={"ahead": {}})):
         return ""

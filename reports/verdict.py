@@ -159,7 +159,7 @@ def _decisive(row: Row, check: Check, tests: int) -> Judgement:
 
 
 def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
-    """For every defended model, whether any attack gave a number; if not, its leakage is unknown."""
+    """For every model, whether any attack was applicable; if none was, the leakage of the model is unknown."""
     checks = []
     for (defense, seed), group in grouped(rows, lambda row: (row.defense, row.seed)).items():
         nothing = all(row.status == "not_applicable" for row in group)

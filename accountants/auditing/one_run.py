@@ -132,8 +132,8 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """The numbers of "member" and "non-member" guesses to try: m/2^j guesses of one kind or of each kind, enough for ε
-    > 0."""
+    """The numbers of "member" and "non-member" guesses to try: m/2^j guesses of one kind or of each kind. If possible,
+    they are large enough to prove an ε > 0."""
     fewest = log2(1 / error)
     sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]

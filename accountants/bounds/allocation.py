@@ -134,7 +134,7 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     2. Q against P: E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1) is integrated at every α. X is a lognormal variable
        with mean 1.
 
-    The result is at most αμ²/2, the divergence if the place is known. For α > 256 it is αμ²/2.
+    The result is at most αμ²/2, the divergence if the place is known. For α > 256 or μ > 100 it is αμ²/2.
 
     Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
     """

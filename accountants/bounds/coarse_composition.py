@@ -247,8 +247,8 @@ def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
 def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
     """The ε of each of R runs by composition on a grid, [R], and the first node of each grid, [R].
 
-    `first` [R] holds the ε that are already proven; each grid ends shortly above it. Grids of equal size are computed
-    together.
+    `first` [R] holds the ε that are already proven. Each grid ends shortly above its run's ε. Grids of equal size are
+    computed together.
     """
     _, mean, variance = runs.cumulants(tilt)
     spread = np.minimum(variance, runs.variance)

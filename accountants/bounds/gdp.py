@@ -1,6 +1,6 @@
 """The privacy of a run in two definitions beside (ε, δ)-DP: ρ of zero-concentrated DP, and μ of Gaussian DP.
 
-For `zcdp` and `gdp`, ρ must hold for every Rényi order, and μ for every δ, so even the rarest losses count in full.
+The ρ of `zcdp` holds for every Rényi order, and the μ of `gdp` for every δ, so even the rarest losses count in full.
 Under Gaussian noise, secret sampling therefore lowers neither ρ nor μ.
 
 The far tail of a sampled composition is heavier than a Gaussian's, so a μ that covers every hypothesis test is

@@ -6,9 +6,9 @@ usual record, and V_i = X_i − e^ε·X'_i. Any two of these three records are a
 F(w) is the largest E(Σ w_i·V_i)₊ over all records in the rows. Two bounds on F(w) hold, and the smaller is taken.
 
 **Both bounds.** The Gram matrices of `third_record.triples` dominate those of all triples of records. So in convex
-order, the law of each V_i is at most one of T laws; its index is the *kind* of V_i. Each law is moved to a grid: E(V −
-k)₊ is interpolated linearly between the nodes k, and mass below the grid is moved up. Both steps make the law larger.
-The law may also be cut at a largest value `top`, if E(V − top)₊ is added to the bound.
+order, the law of each V_i is at most one of T laws. The index of this law is the *kind* of V_i. Each law is moved to a
+grid: E(V − k)₊ is interpolated linearly between the nodes k, and mass below the grid is moved up. Both steps make the
+law larger. The law may also be cut at a largest value `top`, if E(V − top)₊ is added to the bound.
 
 **By a contour integral**, if most rows have equal weights. For every θ > 0, s₊ is the integral of e^{zs}/(2πi·z²) over
 the line Re z = θ. The trapezoidal rule of step d takes z_j = θ + ijd for all integers j. By Poisson's formula, its
@@ -214,8 +214,8 @@ def _by_convolution(terms: Terms, interval: float, rows: tuple[Array, Array], ta
 
 @lru_cache(maxsize=256)
 def _calls(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, Array, float]:
-    """Three results: thresholds k, [K]; for T laws of V = X − e^ε·X', a difference of likelihood ratios, E(V − k)₊ at
-    each threshold, [T, K]; and the smallest step between thresholds. All thresholds are multiples of this step."""
+    """Three results: thresholds k, [K]; E(V − k)₊ at each threshold for each of T laws of V, [T, K]; and the smallest
+    step between thresholds. V is X − e^ε·X' with likelihood ratios X and X'. Thresholds are multiples of the step."""
     scale, mean = exp(epsilon), -expm1(epsilon)
     matrices = [tuple(mu**2 * one for one in matrix) for matrix in kinds]
     a, b, c = np.array(matrices).T
@@ -255,8 +255,8 @@ def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Arra
 
 
 def _priced(strikes: Array, given: float, free: float, matrix: Gram, *, call: bool) -> Array:
-    """Mean call or put on `free` times one lognormal variable, if the strike is k ≥ 0 (`strikes` [K]) plus `given`
-    times the other variable: [K]."""
+    """The mean payoff of a call or put option on `free` times one lognormal variable, [K]. The strike is k ≥ 0
+    (`strikes` [K]) plus `given` times the other variable."""
     (a, b, c), side = matrix, sqrt(matrix[0])
     shift, left = c / side, sqrt(b - c * c / a)
     step = min(0.5 * min(1.0, left / (side + abs(shift))), 0.5 / side)

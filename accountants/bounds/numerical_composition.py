@@ -1,9 +1,9 @@
 """Numerical composition as a bound: privacy loss distributions (PLD) of all steps on a grid, composed by one FFT.
 
 Upper bounds come from the grid (`loss_distribution`). The lower bound subtracts the largest error of the grid.
-`fft_composition` does the composition. In all functions of a history, `steps` holds at least one pair (privacy profile
-of one round, number of such rounds), with 1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0. `interval` is the
-distance of the grid's nodes in nats; None chooses it. The functions raise ValueError for other arguments, and
+`fft_composition` does the composition. In all functions that take a `History`, `steps` holds at least one pair (privacy
+profile of one round, number of such rounds), with 1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0. `interval` is
+the distance of the grid's nodes in nats; None chooses it. These functions raise ValueError for other arguments, and
 `GridTooLarge` if no grid is small enough.
 
 Source: Koskela, Jälkö and Honkela 2020 (composition by FFT); Doroshenko et al. 2022 (the grid).
@@ -45,7 +45,7 @@ class ComposedBound(Bound):
 
     pairs: Pairs  # profiles of single rounds, and how often each is composed
     # profiles that some two neighbors attain in every round; None if none are known. The value is the object `pairs`
-    # itself if they attain both directions.
+    # itself if these neighbors attain `pairs` in both directions.
     attained: Pairs | None = None
     method: str = "numerical composition of privacy loss distributions"
     source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022"

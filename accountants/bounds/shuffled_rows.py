@@ -9,8 +9,8 @@ most h_0(ε), where
 
 H is the profile of N(μ, 1) against N(0, 1): the profile of a record whose row is known. The recursion has L steps with
 n_1 + … + n_L < n. f_s bounds the profile of a record that hides in rows with the weights W_s; each row otherwise holds
-another record. f_s is at most H, and at most f_{s+1}. With n = n_{l+1} and h = h_{l+1}(ln ·), the bound holds for every
-choice of these numbers:
+another record. f_s is at most H, and at most f_{s+1}. From here on, n stands for n_{l+1}, and h for h_{l+1}(ln ·). The
+bound holds for every choice of these numbers:
 
     c ≥ 1 and 0 < θ < 1;  p = (1 + 1/θ)·h(c), or 0 if c ≥ n;  0 = g_0 < g_1 < … < g_S;
     Ψ(y) = Σ a_κ·(y − κ)₊ + Σ b_κ·(1/κ − y)₊  over caps κ ≥ 1, with a, b ≥ 0;  B = Σ a_κ·h(κ) + Σ b_κ·h(κ)/κ.
@@ -191,10 +191,11 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
 
 def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
-    """Choose the limits g_s, the weights W_s and the probability p of h_0, the bound on δ of an epoch (see above).
+    """Choose the limits g_s, the weights W_s and the probability p of h_0, the bound on δ of an epoch.
 
-    The proof moves records in L steps. An estimate chooses the number n_l of records in each step, and the bound holds
-    for every choice. The result is None if two rows of equal weight would hide the record better, by variance.
+    The proof in the module's docstring moves records in L steps. An estimate chooses the number n_l of records in each
+    step, and the bound holds for every choice. The result is None if two rows of equal weight would hide the record
+    better, by variance.
     """
 
     def rough(moves: list[int]) -> float:

@@ -85,7 +85,7 @@ class Step(ABC):
         return []
 
     def exact(self, count: int) -> Bound | None:
-        """An exact bound for a step that is not a Gaussian of constant shift; None if none is known."""
+        """An exact bound other than the bound of one Gaussian with this `shift`; None if none is known."""
         return None
 
     def pairs(self, count: int) -> Pairs | None:

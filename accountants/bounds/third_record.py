@@ -6,10 +6,10 @@ other records, and in standard deviations of the noise, a round has one of the l
 
     P = γ·N(x, 1) + (1 − γ)·N(y, 1)    and    Q = γ·N(x', 1) + (1 − γ)·N(y, 1),
 
-with x, x' and y at most μ apart. The tight profile of one round takes y = x' for ε > 0 and y = x for ε < 0. So its
-composition would let y be x and x' in the same round. Here y is one point in each round, which may depend on all
-earlier rounds. Let H_t(α) be the largest hockey-stick divergence of t rounds (δ at ε = ln α), and L = dP/dQ of the next
-round. Then
+with x, x' and y at most μ apart. The tight profile of one round takes y = x' for ε > 0 and y = x for ε < 0. So the
+composition of this profile would let y be x and x' in the same round. Here each round has one y, and this y may depend
+on all earlier rounds. Let H_t(α) be the largest hockey-stick divergence of t rounds (δ at ε = ln α), and L = dP/dQ of
+the next round. Then
 
     H_0(α) = max(1 − α, 0),    H_{t+1}(α) = max over (x, x', y) of E_P[H_t(α/L)].
 

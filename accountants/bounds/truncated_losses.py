@@ -214,8 +214,8 @@ def _between(x: Array) -> Array:
 
 
 def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Array, float]:
-    """Sample k of n clients, and move the resulting privacy loss to the N nodes of `discretized`. The loss is equal in
-    both directions.
+    """Sample k of n clients, and move the resulting privacy loss to N nodes, as many as in `discretized`. The loss is
+    equal in both directions.
 
     Args:
         base: the loss without sampling.

@@ -41,10 +41,11 @@ def to_dp_event(mechanism: SplitMechanism) -> Event:
 
     The noise multiplier is 1/μ: the noise divided by the largest distance between the releases of two neighbors.
     dp_accounting itself divides the noise by one record's norm, but its accountants disagree on the cost of a
-    replacement. `PLDAccountant` doubles the norm. `RdpAccountant` does not, so half of the sensitivity is missing; only
-    for samples without replacement it takes the norm as the distance. So a replace-one mechanism without sampling comes
-    with the relation `REPLACE_SPECIAL`, for which all accountants count the distance once. Only sampling without
-    replacement comes with `REPLACE_ONE`, which `RdpAccountant` requires.
+    replacement. `PLDAccountant` doubles the norm. `RdpAccountant` does not, so half of the sensitivity is missing.
+    Samples without replacement are an exception: `RdpAccountant` takes their noise multiplier as relative to the
+    distance. So a replace-one mechanism without sampling comes with the relation `REPLACE_SPECIAL`, for which all
+    accountants count the distance once. Only sampling without replacement comes with `REPLACE_ONE`, which
+    `RdpAccountant` requires.
 
     There are events for two kinds of mechanism: Gaussian noise of constant shift (in every round, for k of n sampled
     clients, or Poisson-sampled), and Laplace noise on one coordinate in every round. Others raise a ValueError.
@@ -152,9 +153,9 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
     Args:
         event: Gaussian or Laplace noise, Gaussian noise after Poisson sampling or sampling without replacement, or
             compositions of one of these kinds. Unsampled Gaussians may have different σᵢ: together they equal one
-            Gaussian with 1/σ² = Σ 1/σᵢ². An event may also compose unsampled Gaussians with Gaussians on samples drawn
-            without replacement, all of one kind. Then the unsampled ones become releases of smashed data, and the
-            sampled ones become noisy updates of the client's weights (DP-SGD).
+            Gaussian with 1/σ² = Σ 1/σᵢ². An event may also compose unsampled Gaussians with equal Gaussians on samples
+            drawn without replacement. Then the unsampled ones become releases of smashed data, and the sampled ones
+            become noisy updates of the client's weights (DP-SGD).
         relation: the neighboring relation for which the event is meant. `REPLACE_ONE` is accepted only for samples
             without replacement; the noise multiplier must then be relative to the distance of neighbors. (If your
             multiplier is relative to one record's norm, give half of it.) dp_accounting's accountants disagree on other

@@ -16,9 +16,10 @@ from privkit.accountants.compile import bounds
 
 _NAME = "privkit"
 MOST_KINDS = 32
-"""With more kinds of steps, only Rényi curves are composed: numerical composition needs a transform for each kind."""
+"""With more kinds of steps, numerical composition is left out, since it needs a transform for each kind."""
 _ORDERS = np.union1d(renyi.RENYI_ORDERS, RDPAccountant.DEFAULT_ALPHAS)
-"""Rényi orders to try. They contain opacus' own, so that ε is never above the ε of its Rényi accountant."""
+"""Rényi orders to try with at most `MOST_KINDS` kinds of steps. They contain opacus' own orders, so that ε is then
+never above the ε of opacus' Rényi accountant."""
 _ELSEWHERE = ("alphas", "eps_error", "delta_error")  # options of opacus' own accountants, which have no meaning here
 _Step = tuple[float, float, int]
 

@@ -41,11 +41,12 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
        keep their place. Inclusion and exclusion with P(x) = Σ_{m≥K} (−1)^{m−K} C(m−1,K−1) r_m x^m gives Σ_s
        [x^s]P(x)^B·(N·B − s)! arrangements, where [x^s] takes the coefficient of x^s. For B = 2 and a final shuffle the
        number is (N!)²·Σ_{t≥K} C(N,t)².
-    2. Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around the integrand's peak. The polynomial has exact
-       integers, so its alternating terms lose no digits. Without a clear peak, the exact integer is computed.
+    2. Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around the integrand's peak. The polynomial is computed in
+       integers of enough bits for its alternating terms. Without a clear peak, the exact integer is computed.
 
     Raises:
-        ValueError: also for N > 4096, and for a few shapes (B = 3, N in the hundreds) for which both ways are slow.
+        ValueError: also, if these sums are needed, for N > 4096, and for a few shapes (B = 3, N in the hundreds) for
+            which both ways are slow.
 
     Source: derived by inclusion and exclusion; the tests compare it with the exact integers and with enumeration.
 

@@ -52,8 +52,8 @@ class SplitMechanism(Checked):
         labels: the set that contains one record's label; None if labels are not released.
         mixing: how the messages of several clients are mixed, or masked.
         participation: who takes part in a round.
-        rounds: number of rounds T ≥ 1. With a record as the unit, the number of rounds that release this record, one
-            per epoch.
+        rounds: number of rounds T ≥ 1. With a record as the unit and `EveryRound`, only the rounds that release this
+            record count, one per epoch.
         releases: number of releases of one unit in a round: the batch size b for a client, 1 for a record.
         random_masks: whether CutMix draws its masks uniformly in every round. Otherwise the server is taken to know
             them. The bound is lower with random masks if the clip set limits only the norm of the whole release.
@@ -204,8 +204,8 @@ class SplitMechanism(Checked):
     def participation_shows(self) -> bool:
         """Whether an adversary may learn who took part in a round. If so, sampling only makes releases rarer.
 
-        Colluding clients know who was drawn with them. A trained lower model remembers the sample: later releases
-        depend on it, whereas the proof of amplification needs a fresh sample in every round.
+        Colluding clients know who was drawn with them. A trained lower model remembers the sample, so later releases
+        depend on this sample, whereas the proof of amplification needs a fresh sample in every round.
         """
         return self.participation.rate < 1 and (self.colluders_know or self.lower_model != "frozen")
 

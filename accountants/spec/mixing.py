@@ -35,7 +35,7 @@ class RatioLaw:
     ratio: Array  # [J] λ in [0, 1]
     share: Array  # [J] q in [0, 1]; equals `ratio` if patches are not rounded
     norm: Array  # [J] lower bound on ‖λ‖² over the group, for noise that clients add before mixing
-    log_weight: Array  # [J] log probabilities, which sum to 1
+    log_weight: Array  # [J] logarithms of the probabilities; the probabilities sum to 1
 
 
 def kept_share(share: Array, patches: int, dimensions: int) -> Array:
@@ -86,8 +86,8 @@ class _Fixed(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedRatio(_Fixed):
-    """Fixed mixing ratios λ_i (`ratios`) of the clients in a group, which sum to 1 and are the same in every round, as
-    in Theorem 1 of DP-CutMixSL.
+    """Fixed mixing ratios λ_i (`ratios`) of the clients in a group. The ratios sum to 1 and are the same in every
+    round, as in Theorem 1 of DP-CutMixSL.
 
     With CutMix, client i fills N_i = ⌈λ_i·N⌉ of N patches, and the bound uses the share N_i/N. If some λ_i·N is not
     whole, the counts sum to more than N, so masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding
@@ -283,9 +283,10 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
 
     In x = logit λ the density has tails e^{ax} and e^{−bx}, and no singularity for any a, b > 0. At the peak of an
     integrand like exp(tλ²) times the density, the curvature is at most about 2(a + b), so Gauss–Legendre quadrature on
-    short pieces is exact for any peak. A piece is in x at most 1 and at most a standard deviation long, and in λ at
-    most 1/μ, the scale on which δ(ε; μλ) varies. Mass beyond the last piece counts as λ = 1. No piece crosses one of
-    the `breaks` in (0, 1), at which the integrand may jump. A weight may be far below the smallest float.
+    short pieces is exact for any peak. The length of a piece in x is at most 1 and at most 2/√(a + b), which is below
+    the standard deviation of x. The length in λ is at most 1/μ, the scale on which δ(ε; μλ) varies. Mass beyond the
+    last piece counts as λ = 1. No piece crosses one of the `breaks` in (0, 1), at which the integrand may jump. A
+    weight may be far below the smallest float.
     """
     low, high = -45 / a - 5, 45 / b + 30
     longest = min(1.0, 2 / sqrt(a + b))

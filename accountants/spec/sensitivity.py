@@ -157,12 +157,12 @@ class Categories(Checked):
 
 def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
     """The number of coordinates over which an L1 distance between neighbors is spread in the worst case for Laplace
-    noise. It is 1 if only the sum over coordinates is bounded.
+    noise. It is 1 if only the sum over coordinates is bounded, but 2 for one-hot labels under replace-one.
 
-    Proof of this case: let f_s be the trade-off function of a Laplace (or any log-concave) variable that is shifted by
-    s, and f_s ⊗ f_t that of two coordinates together. Then f_s ⊗ f_t ≥ f_t(1 − f_s) = f_{s+t}, so one coordinate with
-    shift s + t loses at least as much privacy as two coordinates with shifts s and t. Between two labels in the
-    simplex, increases and decreases have equal sums, so two coordinates are the worst case.
+    Proof of these cases: let f_s be the trade-off function of a Laplace (or any log-concave) variable that is shifted
+    by s, and f_s ⊗ f_t the function of two coordinates together. Then f_s ⊗ f_t ≥ f_t(1 − f_s) = f_{s+t}, so one
+    coordinate with shift s + t loses at least as much privacy as two coordinates with shifts s and t. Between two
+    labels in the simplex, increases and decreases have equal sums, so two coordinates are the worst case.
 
     Source: derived, with Dong, Roth and Su 2022, Lemma A.5 (f_t(1 − f_s) bounds two steps).
 

@@ -54,8 +54,9 @@ class ShiftLaw:
         its group. A distribution with at most `points` points is returned unchanged.
 
         A Gaussian profile increases with μ, so the profile of the result is an upper bound. It is at most the profile
-        of the largest shift. One half of the groups has equal steps of μ. The steps of the other half follow √(p·Δμ²),
-        where p is a point's probability; this raises the mean of μ² least.
+        of the largest shift. The largest shifts stay single. The other groups have equal shares of a measure: one half
+        of it is the step of μ, and the other half is √(p·Δμ²), where p is a point's probability. The second half keeps
+        the mean of μ² low.
 
         Source: derived.
 

@@ -21,8 +21,8 @@ from privkit.shared.seeds import derive
 CONTROL_IMAGES = 1_000  # largest number of auxiliary records that take part
 _PLAYED = 100  # largest number of attacked records, unless a round has more
 _OF_VECTORS, _LONGER = 8, 4
-"""Side in pixels of images that are sent as vectors, and factor on the training steps with vectors, since a decoder
-must learn the places."""
+"""The first number is the side in pixels of images that are sent as vectors. The second multiplies the training steps
+with vectors, since a decoder must then learn which place each number describes."""
 _PROBE_SCALE = 6.0  # factor on logits that least squares put near 0 and 1, since a trained server is more certain
 
 
@@ -40,7 +40,7 @@ class Cast:
     batch_size: int  # records per round
     columns: tuple[int, ...]  # categories of each column of a table, as in `ImageObservation`; else empty
     texts: bool  # whether records are sequences of ids
-    real: bool  # whether noise has the shape of the real release: images are not shrunk, and no lower segment is used
+    real: bool  # whether noise has the real release's shape: images are not shrunk, and the attack needs no `lower`
     memory: Memory | None  # cache of what other attacks learned in their controls
 
     @classmethod
@@ -123,7 +123,7 @@ class Cast:
         return self.errors(guess, truth).mean().item()
 
     def sizes(self, apart: Tensor) -> Tensor:
-        """Mean square of each record's entries, [N]; in table rows, categorical columns do not count."""
+        """Mean square of each record's entries, [N]; in table rows with dense columns, only dense columns count."""
         dense = [place for place, size in enumerate(self.columns) if not size] or slice(None)
         return (apart[:, dense] if self.columns else apart).square().flatten(1).mean(1)
 
@@ -137,7 +137,7 @@ class Cast:
         imitate: Callable[[Tensor, Generator], Tensor] | None,
         draws: Generator,
     ) -> ImageObservation:
-        """The attack's observation in a control: the views and, if the attack declares them, the other arguments."""
+        """The attack's observation in a control; `lower`, `upper` and `imitate` only if the attack declares them."""
         needs = attack.needs
         return replace(
             self._held(),
@@ -171,7 +171,8 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 
     itself.
 
     The number of steps in an epoch is computed from the number `own` of the adversary's records and multiplied by
-    `shorter`. A tenth of these records (at least one batch) is held out and does not count.
+    `shorter`. Most attacks train for fewer epochs there if an epoch has more steps. A tenth of these records (at least
+    one batch) is held out and does not count.
     """
     control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
     return attack if control is None else control(max(1, round(shorter * an_epoch)))

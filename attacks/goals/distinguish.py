@@ -27,7 +27,7 @@ class CanaryObservation(Observation):
         rows: int64 [R, K]; rows[r, i] is the released row, counted over all views, that held canary i or the
             counterpart for the r-th time.
         present: content of this row before noise, if it holds the canary: clamped or clipped smashed data, or the
-            returned gradient; float [K, ...], or [R, K, ...] if it differs between times.
+            returned gradient; float [K, ...], or [R, K, ...] if the content differs between times.
         absent: content of the same row before noise, if it holds the counterpart, with the shape of `present`.
     """
 

@@ -46,9 +46,9 @@ def _patches(side: int) -> nn.Module:
 
 
 class _Numbers(nn.Module):
-    """A lower segment that outputs the numbers of a record or, with `by_place`, a vector for each of them.
+    """A lower segment that outputs the numbers of a record or, with `by_place`, a vector for each number.
 
-    Integers then become codes of 16 numbers, since words with neighboring ids need not have similar meanings.
+    With `by_place`, integers become codes of 16 numbers, since words with neighboring ids can have unrelated meanings.
     """
 
     def __init__(self, by_place: bool) -> None:
@@ -65,7 +65,7 @@ class _Numbers(nn.Module):
 
 
 class _Codes(nn.Module):
-    """A lower segment that outputs each field of a table row as a vector of 8 numbers, or all of them as one vector.
+    """A lower segment that outputs a vector of 8 numbers for each field of a table row, or joins these into one vector.
 
     A category's vector is its random code; a number x in a dense (numeric) column becomes the column's code times 1 +
     x. In both cases, a second code of the column is added.

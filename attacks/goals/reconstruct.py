@@ -116,9 +116,9 @@ class Reconstruction:
     """Holds an attack's guesses at the private images.
 
     Attributes:
-        images: the guessed images, float32 [N·k, C, H, W] in [0, 1], or records in the form of the auxiliary records,
-            for N released rows (over all views) that mix k images each; entry n·k + i is the guess at the i-th image of
-            row n.
+        images: the guessed images, float32 [N·k, C, H, W] in [0, 1], or records in the form of the auxiliary records. N
+            is the number of released rows (over all views), and k the number of images mixed in each row. Entry n·k + i
+            is the guess at the i-th image of row n.
         curve: the attack's objective on held-out *auxiliary* images after each epoch (MSE of pixels in [0, 1], lower
             means a stronger attack); empty for attacks without training.
         converged: whether doubling the training lowered the objective by at most 5 %

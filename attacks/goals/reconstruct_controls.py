@@ -76,7 +76,7 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
 
     The control fails if two conditions hold: the attack's error is more than 3 % below the error of the mean record,
     and a 99 % interval over the records shows that guesses are closer to their own records than to others. Guesses from
-    noise cannot distinguish records.
+    noise cannot distinguish records. With fewer than five records, the first condition alone decides.
     """
     played = Cast.of(attack, observation, SHORTER)
     draws, start = played.draws(seed, "noise")

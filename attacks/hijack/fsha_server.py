@@ -97,7 +97,7 @@ class Server(Resumable):
         return self.examine()
 
     def answer(self, view: View, draws: Generator) -> Tensor:
-        """Take one step of all three networks, and return the gradient that the clients receive."""
+        """Train all three networks on one round, and return the gradient that the clients receive."""
         pilot, decoder, discriminator = self.networks.pilot, self.networks.decoder, self.networks.discriminator
         if view.mixed != self.mixed or view.smashed.shape[1:] != self.form:
             raise NotApplicable(

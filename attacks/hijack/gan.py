@@ -23,9 +23,10 @@ def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
 def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, norm: PenaltyNorm = "full") -> Tensor:
     """The gradient penalty of a Wasserstein discriminator: the mean of (‖gradient‖ − 1)² over N rows, a scalar.
 
-    A score must depend on its own row only. The norm is the L2 norm over a whole row ("full", as in the source), or, as
-    in the code of FSHA's authors, of each channel over its places ("channel"; for a vector, each coordinate's
-    magnitude). With `kinked` as activation, the penalty takes a third less time than with torch's ReLU.
+    A score must depend on its own row only. With "full", as in the source, the norm is the L2 norm over a whole row.
+    With "channel", as in the code of FSHA's authors, the mean is also over channels, and the norm is each channel's L2
+    norm over its places (for a vector, each coordinate's magnitude). With `kinked` as activation, the penalty takes a
+    third less time than with torch's ReLU.
 
     Source: Gulrajani et al. 2017, Eq. 3, without its weight.
     """
@@ -39,8 +40,8 @@ def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, 
 
 
 def kinked(x: Tensor) -> Tensor:
-    """ReLU as the product of the input with a constant mask: if the gradient penalty is differentiated, torch's ReLU
-    sends a gradient of zeros through the whole network; this function sends none.
+    """ReLU as the product of the input with a constant mask, which saves time: if the gradient penalty is
+    differentiated, torch's ReLU sends a gradient of zeros through the whole network, and this function sends none.
     """
     return x * (x > 0)
 

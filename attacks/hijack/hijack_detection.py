@@ -55,8 +55,9 @@ class SplitGuard(Checked):
         """Record the gradient of one round, and compute a score if the round had wrong labels (`fake`).
 
         `gradient` is the gradient of the client's own weights (in the source, of the first layer), summed over the
-        batch. The score in (0, 1) is near 1 for honest training; None during the warm-up, after right labels, or until
-        each random half of the right-label batches holds a batch. A gradient that is not finite raises a ValueError.
+        batch. The score in (0, 1) is near 1 for honest training. The result is None during the warm-up, after right
+        labels, and until each random half of the right-label batches holds a batch. A gradient that is not finite
+        raises a ValueError.
         """
         flat = gradient.detach().flatten().double().cpu()
         if not torch.isfinite(flat).all():

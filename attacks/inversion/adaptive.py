@@ -65,9 +65,9 @@ class Adaptive(ReconstructingAttack):
 
     If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
     (`own_tokens`). Then it shuffles these tokens itself instead of sending messages, and the decoder starts with the
-    map from tokens to patches. If tokens cannot be read, the adversary sends its messages anew in each epoch. The
-    result's note says which of the two methods was used. A public block that clients run after the defense is undone
-    first.
+    map from tokens to patches. If tokens cannot be read, if `read` is 0 or if images are augmented, the adversary sends
+    its messages anew in each epoch. The result's note says whether tokens were read. A public block that clients run
+    after the defense is undone first.
 
     Attributes:
         passes: number R ≥ 2 of passes; the recorded rounds come pass after pass.
@@ -307,7 +307,7 @@ class SimulatedPasses:
         return unpatchify(self.own.patches, self.geometry.patch, self.geometry.image_shape)
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Simulate the combined release of images, [N, T, D + 1]; the last channel: share of passes with the token."""
+        """Simulate images' combined release, [N, T, D + 1]; the last channel is the share of passes with a token."""
         rows, _ = self.released(found_among(self.images, images), draws)
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 
@@ -339,7 +339,7 @@ class SimulatedPasses:
         return torch.cat([tokens, support], 2), patches.reshape(n, t, -1)
 
     def _tracked(self, tokens: Tensor, order: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Simulate the result of `tracked`: each token averaged over its copies, and its share of passes per row."""
+        """Simulate `tracked`: each token's mean over its copies, and the share of passes in which each row held it."""
         m, n, d = tokens.shape
         t, home = n // self.size, order // (n // self.size)
         kept = round(self.own.keep * t)

@@ -54,8 +54,8 @@ class BlackBox(ReconstructingAttack):
             budget; `run` needs a number.
         doublings: largest number of times that the epochs are doubled, as long as a doubling lowers the held-out error
             by more than 5 %; see `privkit.attacks.fit.fit_doubling`. None trains in one learning-rate cycle.
-        augment: "none"; "crop" for random shifts by an eighth of the side (as in the authors' code, 28 of 224); or
-            "crop_flip" for horizontal flips as well.
+        augment: "none"; "crop" for random shifts by up to an eighth of the side (as in the authors' code, 28 of
+            224); or "crop_flip" for horizontal flips as well.
         learning_rate: peak > 0 of AdamW's cosine schedule; None for the decoder's default (for "mae" 0.4/width; the
             authors have 1.5e-4 at width 768).
         width: number ≥ 1 of decoder channels, for "mae", "set", "message" a multiple of 16; None for a size scaled to

@@ -175,7 +175,7 @@ class _Rows:
         return self._assigned(lambda client, row, seat: clients[client].law.costs(self.tokens[row]))
 
     def _assigned(self, costs: Callable[[int, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Assign tokens to places one to one, at the least total cost; a place has the cost of its cheapest image."""
+        """Assign tokens to places one to one, at the least total cost; each cost is the least over the row's images."""
         (count, mixed), length = self.clients.shape, self.tokens.shape[1]
         seats, places = [], []
         for part in torch.arange(count, device=self.tokens.device).split(

@@ -31,9 +31,10 @@ class JigsawWhiteBox(ReconstructingAttack):
     until the known lower segment (the clients' part of the network) maps them to the ordered release.
 
     If the clients run a block after the defense, its effect is undone first (`known_lower.before_block`), in the
-    recorded releases and in answers to queries. If the adversary can query, the weights of the image priors are chosen
-    on some of its own images. The jigsaw did not learn from these images, and orders their releases with some mistakes.
-    So the chosen weights suit an order with some misplaced tokens, which needs stronger priors.
+    recorded releases and in answers to queries. If the adversary can query and has at least four rounds of images, the
+    weights of the image priors are chosen on the last round. The jigsaw did not learn from this round's images, and
+    orders their releases with some mistakes. So the chosen weights suit an order with some misplaced tokens, which
+    needs stronger priors.
 
     Attributes:
         pairs: how the jigsaw scores which tokens are neighbors: "learned", "joint", "auto" or "edges", as in `Jigsaw`.

@@ -23,7 +23,7 @@ _UNDONE = 1e-3  # relative residual of a row above which a note says that the bl
 _ROWS_UNDONE = 256  # rows that are undone at a time
 
 _DRAWS, _UNBIASED = 8, 2.0
-"""Number of averaged noisy outputs; largest squared bias of the noise-free output, in variances of their average."""
+"""Number of averaged noisy outputs; largest squared bias of the noise-free output, in variances of this average."""
 _FRESH_STD = 0.02  # standard deviation of parameters without their own initialization, such as class tokens
 
 
@@ -36,7 +36,8 @@ def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
 def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
     """Remove the Gaussian noise that a lower segment draws, for attacks that compare its outputs one by one.
 
-    Returns the segment unchanged if the noise-free output is not the mean of noisy outputs. Training needs the noise.
+    Returns the segment unchanged if the noise-free output is not the mean of noisy outputs, or if there is no noise.
+    Attacks that train through the segment need its noise.
     """
     made = WithoutNoise(lower)
     with seeded(records.device, 0):

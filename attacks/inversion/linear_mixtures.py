@@ -19,7 +19,7 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """All releases of one round's records, as linear equations A·x = y for each index in a batch and token position."""
+    """All releases of one round's records: linear equations A·x = y for each batch place and each token position."""
 
     # A, float64 [B or 1, T or 1, E, n]: E equations for n clients, at B batch places and T positions (1 if all share A)
     design: Tensor
@@ -30,7 +30,7 @@ class Mixtures:
     def of(cls, same: Sequence[View]) -> Mixtures:
         """Set up the equations from several releases of the same records (one view each), mixed with different weights.
 
-        Raises `NotApplicable` if records are mixed and the adversary does not know whose records, or their weights.
+        Raises `NotApplicable` if the adversary does not know which clients' records are mixed, or with which weights.
         """
         seats = torch.stack([_clients_of_seats(view) for view in same]).flatten(0, 1)  # [E, k], at each place
         batch = len(same[0].smashed) // same[0].messages
@@ -168,9 +168,9 @@ class Unmixed:
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
         """Mix smashed data [N, ...] like the recorded rounds, add the same noise, and solve for each record, [N, ...].
 
-        Decoders are trained on the result, and simulators are judged by it, because it has the same errors as the
-        attacked records' solutions: positions that the passes do not determine stay undetermined. The result is
-        differentiable. An incomplete round repeats some records.
+        The result has the same errors as the attacked records' solutions: positions that the passes do not determine
+        stay undetermined. So decoders are trained on such results, and simulators are judged by them. The result is
+        differentiable. Repeated records fill an incomplete round.
         """
         whole = len(self.rows) // len(self.rounds)
         missing = torch.randint(len(smashed), (-len(smashed) % whole,), generator=draws, device=draws.device)

@@ -96,7 +96,7 @@ class Equations:
         self._gram, self._right = features.new_zeros(0), features.new_zeros(0)
 
     def add(self, rows: MixedRows) -> None:
-        """Add released rows; products are computed only for pairs of clients that share a row."""
+        """Add released rows; for two clients, products are computed only over the rows that hold images of both."""
         count, (_, cells, width) = self._features.shape[1], rows.cells.shape
         if not len(self._gram):
             self._gram = self._features.new_zeros(cells, self._clients, count, self._clients, count)

@@ -30,8 +30,8 @@ class NearestRecord(ReconstructingAttack):
 
     If the adversary's records include the attacked records (`--auxiliary candidates`), the attack finds which record
     each release belongs to. Under Gaussian noise of one strength, the nearest mean release belongs to the most likely
-    record. Under Laplace noise the attack sums absolute differences instead, if this identifies more of the adversary's
-    records.
+    record. Without masks, the attack sums absolute instead of squared differences if this identifies more of the
+    adversary's records, as under Laplace noise.
 
     Attributes:
         repeats: how many times ≥ 1 each of the adversary's records is sent; its releases are averaged, so their noise

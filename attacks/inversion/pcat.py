@@ -33,8 +33,8 @@ class PCAT(Checked, Attack[ImageObservation, Reconstruction]):
         epochs: number ≥ 0 of epochs over the adversary's (auxiliary) images; 0 trains nothing. None leaves it to an
             audit, which takes 1.5 times its budget of epochs; `run` needs a number.
         mmd_weight: weight ≥ 0 of the discrepancy (`mk_mmd`) between the pseudo-client's and the recorded releases,
-            relative to the cross-entropy. The paper does not have this term. At 0, many pseudo-clients are classified
-            correctly although their releases differ from the clients' releases.
+            relative to the cross-entropy. The paper does not have this term. At 0, the releases of many different
+            pseudo-clients are classified correctly, although they differ from the clients' releases.
         learning_rate: learning rate > 0 of Adam on pseudo-client and decoder.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
@@ -64,7 +64,7 @@ class PCAT(Checked, Attack[ImageObservation, Reconstruction]):
 
     @property
     def uses(self) -> frozenset[str]:
-        """Name the optional fields: `imitate` (the public defense) and, if `epochs` > 0, the history of `upper`."""
+        """Name the optional fields: `imitate` (the public defense) and, unless `epochs` is 0, `upper_history`."""
         return frozenset({"imitate"}) if self.epochs == 0 else frozenset({"imitate", "upper_history"})
 
     @property

@@ -36,9 +36,9 @@ class PosteriorMean(ReconstructingAttack):
     on the image: with secret masks, for example, the attack learns the wrong mean.
 
     If noise has heavy tails, large released numbers carry little information: under strong Laplace noise, the signs of
-    the numbers alone carry as much information as the numbers under noise of half the variance. So released numbers are
-    clamped at the bound with the largest ratio of the variance between the adversary's images to the noise's variance.
-    Under Gaussian noise a clamp does not help, so none is used.
+    the numbers alone carry as much information as the numbers under Gaussian noise of half the variance. So released
+    numbers are clamped at the bound with the largest ratio of the variance between the adversary's images to the
+    noise's variance. Under Gaussian noise a clamp does not help, so none is used.
 
     If the attacked images were sent several times, their releases are averaged, and the same number of noise samples is
     averaged for training. For R passes and n releases of an image, these samples are shrunk by √((n - R) / (n - 1)),
@@ -132,7 +132,7 @@ class PosteriorMean(ReconstructingAttack):
         return Reconstruction(images=images.view(-1, *observation.image_shape), curve=curve, note=clamp.note)
 
     def _components(self, query: Query, own: Tensor, batch: int, draws: Generator) -> tuple[_Clamp, Tensor, Tensor]:
-        """Choose the clamp; also return mean [F] and principal components [F, k] of the clamped mean releases."""
+        """Choose the clamp; also return mean [F] and principal components [F, k] of images' mean clamped releases."""
         count = self.repeats // 4
         first = _released(query, own, batch, draws)
         clamps = [_Clamp(first.mean(0), first.std(0), bound) for bound in (_BOUNDS if count > 1 else _BOUNDS[:1])]

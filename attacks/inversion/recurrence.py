@@ -49,7 +49,7 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
     """Whether two releases [N, T, D] of the same images hold the same tokens in each row, in any order.
 
-    If they do, the mean of a row changes only by 1/T of a token's noise variance. `copies` is the `copy_distance`.
+    If they do, a row's mean has only 1/T of a token's noise variance. `copies` is the `copy_distance`.
     """
     return copy_distance(first, second) < _SAME * copies
 
@@ -130,8 +130,9 @@ class Intersection:
     taken: Tensor
 
     def released(self, source: Tensor, messages: int) -> Tensor:
-        """Reorder `source`, [M·B, T], which has one index for each token in the order of `tokens`, to the order in
-        which the first pass released these tokens."""
+        """Reorder `source` [M·B, T] from the order of `tokens` to the order in which the first pass released them.
+
+        `source` holds one index for each token."""
         known, taken = (x.reshape(messages, -1) for x in (source, self.taken.to(source.device)))
         return torch.zeros_like(known).scatter(1, taken, known).view_as(source)
 

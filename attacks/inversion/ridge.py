@@ -52,8 +52,8 @@ class Ridge(ReconstructingAttack):
             unchanged.
         width: number ≥ 1 of units in each of the network's two hidden layers.
         contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
-            error (`GuessError`). Under a strong defense, guesses are pale and so near to all images. A larger weight
-            identifies more images, but reconstructs them less exactly.
+            error (`GuessError`). Under a strong defense, guesses are pale, so each guess is near to many images. A
+            larger weight identifies more images, but reconstructs them less exactly.
         order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution of
             tokens fits it; these distributions are learned by following tokens over the adversary's images
             (`followed_tokens`), after a public block behind the shuffle is undone. In table rows, it puts each token in
@@ -205,7 +205,8 @@ def _sent(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator)
 def principal(known: Tensor, wanted: Tensor, components: int | None) -> tuple[Tensor, Tensor]:
     """Center rows, [N, F] and [M, F], by the mean of `known`, and reduce them to principal components of `known`.
 
-    `components` is their number; None keeps up to 2,000 numbers as they are, and reduces larger rows to 400."""
+    Rows of more than `components` numbers are reduced to this number of components; other rows are only centered. With
+    None, rows of more than 2,000 numbers are reduced to 400 components."""
     middle, most = known.mean(0), components or _COMPONENTS
     known, wanted = known - middle, wanted - middle
     if known.shape[1] <= (components or _WHOLE):

@@ -35,7 +35,7 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
 
 
 def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> ImageObservation:
-    """If records were sent `passes` > 1 times, replace their releases, and answers to queries, by each record's mean.
+    """If records were sent `passes` > 1 times, average each record's releases, both recorded and in answers to queries.
 
     Raises `NotApplicable` if a record's releases differ in form, a row mixes records, or the order of tokens varies.
     """

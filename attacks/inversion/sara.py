@@ -64,7 +64,7 @@ class Sara(ReconstructingAttack):
         predictor_epochs: number ≥ 0 of epochs of the position predictor.
         epochs: number ≥ 0 of epochs of completion and decoder. None leaves it to an audit's budget; `run` needs a
             number.
-        masked: largest share in [0, 1] of an image's tokens that are masked, i.e. set to zero, in training.
+        masked: largest share in [0, 1] of an image's tokens that are replaced by a learned mask token in training.
 
     Source: the three steps of SARA, arXiv 2609.01232; sizes and training are privkit's own, since neither the paper's
     text nor its code was available.

@@ -46,9 +46,9 @@ class SeenTokens(ReconstructingAttack):
     images until it has nearly all of their tokens. The covariances of these tokens and of the images give the best
     linear guess from the tokens at any set of places. If a released row mixes images, public mixing weights show which
     tokens belong to which image; without mixing, a token of zeros was masked. If tokens were dropped from a row, the
-    places of the remaining tokens are recognized (`dropped_places`). The residual network is trained on linear guesses
-    at the adversary's own images. Each of these images is guessed by a regression fitted to the other folds
-    (cross-fitting), from the token places that are visible in a randomly drawn released row.
+    places of the remaining tokens are recognized (`dropped_places`). The network is trained on linear guesses at the
+    adversary's own images. Each of these images is guessed by a regression fitted to the other folds (cross-fitting),
+    from the token places that are visible in a randomly drawn released row.
 
     Attributes:
         repeats: largest number of times ≥ 1 that each of the adversary's images is sent.
@@ -188,11 +188,11 @@ class _Collected:
 def _cross_fitted(
     learned: _Collected, images: Tensor, folds: Tensor, most: int, rounds: int, draws: Generator
 ) -> tuple[float, Tensor]:
-    """Choose the ridge penalty, and guess n images of P pixels, in `folds` int64 [n], by fits without the guessed
-    image's fold, [rounds·n, P].
+    """Choose the ridge penalty, and guess n images of P pixels in each of several rounds, [rounds·n, P].
 
-    In each round, an image is guessed from the places that are visible in one of 64 randomly drawn rows. There are only
-    64 rows, since guesses from the same places share one matrix.
+    Each guess is made by the fit without the image's fold (`folds`, int64 [n]). In each round, an image is guessed from
+    the places that are visible in one of 64 randomly drawn rows. There are only 64 rows, since guesses from the same
+    places share one matrix.
     """
     fits = [Covariances.of(learned.tokens[folds != one], images[folds != one], most) for one in range(_FOLDS)]
     tried = (folds == 0).nonzero().squeeze(1)[:_TRIED]

@@ -19,7 +19,8 @@ _SMALLEST_SIDE = 4  # side of the picture from which a vector is read
 class Simulator(nn.Module):
     """A convolutional network from images to simulated releases, with the form and statistics of recorded releases.
 
-    The output has the means, standard deviations and lower limit of the recorded releases, for example 0 after a ReLU.
+    The last layer's output is multiplied by the recorded releases' standard deviations, shifted by their means and cut
+    off at their lower limit, for example 0 after a ReLU.
     We assume that the release's h × w positions form a grid, centered on the image, whose step is the largest whole
     number of pixels for which the grid fits. This holds for patches, and for convolutions with and without padding. A
     class token is computed from all positions. The width doubles with each reduction of the picture, up to four times

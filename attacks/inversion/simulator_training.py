@@ -281,7 +281,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
 
 class ByLabel:
-    """Draws images of the adversary that have given labels; `labels` int64 [M] are the labels of all its images."""
+    """Draws images with given labels; `labels`, int64 [M], are the labels of the M images to draw from."""
 
     def __init__(self, labels: Tensor) -> None:
         self.rows = labels.argsort(stable=True)

@@ -30,7 +30,7 @@ from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 32
-_SHOWN = 0.5  # least visible share of a token that is used in training
+_SHOWN = 0.5  # a token counts as visible if its visible share is above this
 _IGNORED = -100  # label that the cross-entropy leaves out
 
 

@@ -24,17 +24,17 @@ from privkit.torch_utils.out_of_memory import in_chunks
 _NUMBERS = 2**22  # most released numbers of candidate texts in memory
 _TABLE = 2**24  # most numbers of word tables in memory
 _EXPLAINS = 2.0
-"""A masked word is kept if the commonest word at its place differs from the release at least this many times as much.
-With factors 1, 2 and 4, ROUGE-1 under `random_cutout` was .66, .73 and .76, and .99, .93 and .87 of the texts were
-identified (seed 0)."""
+"""A masked word is kept if the commonest word in its place would multiply the difference from the release by at least
+this factor. With factors 1, 2 and 4, ROUGE-1 under `random_cutout` was .66, .73 and .76, and .99, .93 and .87 of the
+texts were identified (seed 0)."""
 _BASES = 8  # texts over which a word's effect on other places is averaged
 _SURE = 20.0
 """A word that leads the next word by this many nats is not tried again in the first epoch; later epochs need a larger
 lead."""
 _SURER = 4.0  # factor on `_SURE` from epoch to epoch
 _WIDER = 8  # factor on the number of candidates, until the exact word, which must exist, is found
-# a text is finished if its difference is at most this multiple of the median text's difference: all texts have the same
-# noise
+# a text whose guess did not change in the last epoch is finished if its difference is at most this multiple of the
+# median text's difference: all texts have the same noise
 _LIKE_OTHERS = 1.5
 _SHOWN = 3.0  # standard errors that decide whether tokens were released in their places
 
@@ -55,7 +55,7 @@ class TokenSearch(ReconstructingAttack):
 
     If tokens were shuffled within texts, their order is found from three things: word frequencies at each place, word
     pairs in the adversary's texts, and the effect of a place on a token. If a shuffle moved tokens to other texts, each
-    token is decoded separately, without a search.
+    released row is still searched as if it held one text.
 
     A word under a public mask is searched by its effect on the released tokens. If the commonest word of its place
     explains the release nearly as well, that word is the guess.

@@ -49,8 +49,8 @@ class Union(ReconstructingAttack):
             images by more than 5 %; None trains in one learning-rate cycle.
 
     Raises:
-        NotApplicable: by `run`, if releases are not tokens, it is unknown which rows hold the same record, or most
-            tokens change when an image is sent again.
+        NotApplicable: by `run`, if releases are vectors, if the adversary's images do not fill a round, if it is
+            unknown which rows hold the same record, or if most tokens change when an image is sent again.
 
     Source: privkit's own; intersection attacks on mixes (Berthold, Pfitzmann and Standtke 2001) also link messages by
     recurrence.
@@ -114,8 +114,8 @@ def tokens_alone(
         draws: random generator for the queries that test whether tokens recur.
 
     Returns:
-        The observation as if each record had been sent alone, with T tokens in any order; a missing token is zero. And
-        a function that puts an attack's guesses into the order of the observed rows and of the records in them.
+        The observation as if each record had been sent alone, with T tokens in any order (a missing token is zero); and
+        a function that puts an attack's guesses into the order of the observed rows and of the records in each row.
 
     Raises:
         NotApplicable: as in `Union`.

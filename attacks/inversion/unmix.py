@@ -25,9 +25,10 @@ from privkit.torch_utils.seeded import seeded
 
 _UNEXPLAINED = 0.5  # unexplained share of another pass's variance from which secret ratios count as wrong
 _MASKED = 1.5
-"""Masks are assumed if vectors fitted to one half of the positions explain the other half badly: they leave more than
-this multiple of what vectors fitted to the other half itself leave unexplained. Noise twice as large as the data stays
-below the factor (`tests/attacks/inversion/test_unmix.py`); a mask per position exceeds it if noise is small."""
+"""Masks are assumed if vectors fitted to one half of the positions explain the other half badly: the variance that they
+leave unexplained is more than this multiple of what the other half's own vectors leave unexplained. Noise twice as
+large as the data stays below the factor (`tests/attacks/inversion/test_unmix.py`); a mask per position exceeds it if
+noise is small."""
 _LEAST = 1e-9  # share of the variance that is attributed to rounding
 _SAME = 0.9  # cosine from which two candidates count as the same client
 

@@ -195,8 +195,8 @@ def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Ten
 def _rematched(tokens: Tensor, texts: Tensor, rows: int, words: int, stay: bool) -> tuple[Tensor, Tensor, float]:
     """Find labels and places as in `_labelled`, and the share of tokens whose nearest word is their label.
 
-    Tokens are matched with the words of their row if `stay`, or if most tokens are named by such words; otherwise with
-    the words of their message.
+    Tokens are matched with the words of their row if `stay`, or if the words found so far for most tokens occur in the
+    tokens' rows; otherwise with the words of their message.
     """
     left, length = tokens.shape[1], texts.shape[1]
     vectors, white = _first_vectors(tokens, texts, rows, words), torch.eye(tokens.shape[2], device=tokens.device)

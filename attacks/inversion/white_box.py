@@ -70,8 +70,8 @@ class WhiteBox(ReconstructingAttack):
         epochs: number ≥ 0 of epochs of a hundred steps; 0 returns the start. None: 4 in "strong", 5,000 in "released".
         start: the images before the first step: "learned" (ridge regression of the adversary's images on their
             releases, in "strong"), "mean" (the adversary's mean image), "grey" (0.5, in "released") or "zero" (black).
-            If the adversary has no images, "learned" and "mean" become "grey"; if the order is unknown or images are
-            mixed, "learned" becomes "mean".
+            If the adversary has no images, "learned" and "mean" become "grey"; if the order is unknown, or images are
+            mixed or masked, "learned" becomes "mean".
         bounds: how to keep pixels in [0, 1]: "sigmoid" of unbounded numbers (in "strong"), "project" after each step,
             or "none" (in "released").
         learning_rate: learning rate > 0 of Adam, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1];
@@ -84,9 +84,10 @@ class WhiteBox(ReconstructingAttack):
             smallest objective is kept.
         order: order of released tokens. "known": tokens are in their places. "shuffled": tokens are shuffled within
             each image, and their order is also optimized. "batch": the same, within each message. "guessed": a random
-            order is drawn once before the optimization. "auto": the best of "known" and "shuffled" on the adversary's
-            images; also of "batch" if tokens come back in rows of other images and a message has at most 1,024 tokens.
-            Without queries, or if tokens are mixed, "auto" is "known".
+            order is drawn once before the optimization. "auto": the best of "known" and "shuffled" (in "released":
+            "known" and "guessed") on the adversary's images. In "strong", "batch" is tried as well if tokens come back
+            in rows of other images and a message has at most 1,024 tokens. Without queries, or if tokens are mixed,
+            "auto" is "known".
         temperature: temperature ≥ 0 of the final order, in nats. At 0 each place gets one token (Hungarian); above 0 it
             gets a blend of likely tokens (Sinkhorn), which has a smaller squared error, but blurred structure.
         passes: how many times ≥ 1 the same attacked images were sent, one complete sending after another. The releases
@@ -345,7 +346,7 @@ class _Own:
 
     @cached_property
     def _ridge(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Mean release; releases minus this mean; weights of a ridge regression (dual form); and mean image."""
+        """The mean release, releases minus this mean, a ridge regression's weights (dual form), and the mean image."""
         own = given(self.images)[:_RIDGE_IMAGES]
         seen = _released_by(self.lower, own).flatten(1)
         mean = seen.mean(0)

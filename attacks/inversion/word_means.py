@@ -27,7 +27,7 @@ def released_tokens(attack: ImageAttack, observation: ImageObservation, *, fewer
     """Check the released tokens of N texts, and return them, [N, T, D]; or [N, K, D] with K ≤ T if `fewer`.
 
     Raises:
-        NotApplicable: if a release has no token for each word, or the adversary's texts do not fill a round.
+        NotApplicable: if a release has no token for each word, or the adversary's texts fill no round or hold no word.
     """
     check_rows(attack, observation)
     own, batch = given(observation.auxiliary), observation.batch_size

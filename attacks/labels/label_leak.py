@@ -20,8 +20,8 @@ class LabelLeak(NamingAttack):
 
     A released row holds the smashed data of one record, or of several mixed records. In the views of a client, the
     gradient is the one that this client receives (unicast or broadcast). If the server's defense mixes records of
-    several clients, the server's views hold the gradient of each group, and the attack infers the labels of all its
-    records.
+    several clients, the server's views hold the gradient of each group of mixed records, and the attack infers the
+    labels of all records in the group.
 
     Attributes:
         score: "norm" (L2) or "cosine" (with the reference).

@@ -34,7 +34,7 @@ def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: f
 
 @dataclass(frozen=True, kw_only=True)
 class Canaries(Checked, Attack[CanaryObservation, Scores]):
-    """Score canaries for an audit of ε in one run, by likelihood ratios, summed over all times they were sent.
+    """Score canaries for an audit of ε in one run, by log-likelihood ratios, summed over all times they were sent.
 
     A canary is a record that was inserted or not by a coin flip; the score is higher if it was inserted.
 

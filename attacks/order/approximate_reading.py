@@ -3,9 +3,9 @@
 This happens if a transformer block runs after a shuffle of whole messages. Then no token recurs with the same numbers,
 but the answer holds one token for each sent patch. In a message of copies of one image, attention mixes mainly tokens
 of this image, so they form one cluster ("heap") for each patch. `in_place` puts the heaps' centers in the order of the
-patches. These pairs train a decoder from a token to its patch and to the mean patch of its image. Then messages of
-different images are sent. Their decoded tokens are matched with the sent patches, and the decoder is fitted to the
-matches.
+patches. The pairs of center and patch train a decoder from a token to its patch and to the mean patch of its image.
+Then messages of different images are sent. Their decoded tokens are matched with the sent patches, and the decoder is
+fitted to the matches.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SOUND = 0.5  # least share of the variance of own patches that decoded tokens m
 class _ApproximateTokens:
     tokens: Tensor  # [N, T, D], in the order of the patches
     patches: Tensor  # [N, T, P]
-    share: float  # share of patches whose token came back in their image's row, among unique matches
+    share: float  # share of the uniquely matched patches whose token came back in their image's row
 
 
 def even_heaps(messages: Tensor, number: int) -> Tensor:

@@ -33,8 +33,8 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
     `batch` images. The tokens of a released row keep their order, and get the likeliest places in this order.
 
     Returns a function from a view with L tokens per row, [N, L, D], to the tokens in their T places, [N, T, D], and
-    bool [N, T]: whether a place has a token. Raises `NotApplicable` if most tokens come only once, if they come in
-    different orders, if too few images show all T tokens, or if rows mix images.
+    bool [N, T]: whether a place has a token. Raises `NotApplicable` if more than half of the returned tokens come for
+    the first time, if tokens come in different orders, if too few images show all T tokens, or if rows mix images.
     """
     some = own[: max(batch, _IMAGES // batch * batch)]
     sets = [_sets(query, images, draws) for images in some.split(batch)]

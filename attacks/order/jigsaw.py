@@ -154,7 +154,7 @@ class Jigsaw(ReconstructingAttack):
 
     def _together(self, same: Sequence[View], solver: Solver) -> tuple[View, Intersection | None]:
         """Combine one round's passes into one view; also return the assignment of its tokens to images. If there is
-        only one pass, or images are not mixed, the view is the first pass, and the assignment None."""
+        only one pass, or images are not mixed, the view is the first pass, and the assignment is None."""
         if len(same) == 1 or solver.members is None:
             return same[0], None
         met = gathered([patch_tokens(view.smashed).float() for view in same], rows_a_message(same[0]))
@@ -251,8 +251,8 @@ def _drawn(solver: Solver, own: OwnTokens, placed: Tensor) -> Tensor:
 def _tried(solver: Solver, own: OwnTokens, size: int) -> Solver:
     """Adjust a solver by a trial on some released rows of the adversary's images, in messages of `size` rows.
 
-    The result leaves tokens in their places if this draws these rows better. Otherwise its pictures deviate from the
-    mean image only as far as this helps.
+    The result leaves tokens in their places if this draws these rows better. Otherwise the deviation of its pictures
+    from the mean image is multiplied by the factor in [0, 1] with the smallest error on these rows.
     """
     released, patches, decoder = given(own.released), own.patches, solver.decoder
     tried = max(1, int(_TRIED * len(released)) // size) * size

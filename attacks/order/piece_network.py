@@ -44,8 +44,8 @@ ShownRows = Callable[[Tensor], Tensor]
 class PieceNetwork(nn.Module):
     """A network for the puzzle of shuffled tokens: it scores tokens for places, and pairs of tokens as neighbors.
 
-    Places are scored for each token separately, which works with tokens of other images in a row, or jointly
-    (`JointPlaces`).
+    Places are scored for each token separately, or jointly for all tokens of an image (`JointPlaces`). Separate scores
+    also suit rows that hold tokens of other images.
     """
 
     def __init__(self, features: int, tokens: int, width: int, joint: bool = False) -> None:
@@ -196,8 +196,8 @@ def linear_start(
 def assign_members(network: MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
     """Assign the tokens of a message to its images, from features [B, T, F]: each image's T tokens, int64 [B, T].
 
-    Row b keeps at least the share `keep` of image b's tokens. Also returns log-probabilities [B·T, B] of each token's
-    image; for each image, the probabilities of all tokens sum to T.
+    The shuffle must keep at least the share `keep` of image b's tokens in row b. Also returns log-probabilities
+    [B·T, B] of each token's image; for each image, the probabilities of all tokens sum to about T.
     """
     b, t, _ = pieces.shape
     logits = sinkhorn(network(pieces, own_prior(b, keep).to(pieces.device))[-1].T, _MEMBER_STEPS, t).T

@@ -208,7 +208,7 @@ def gradient_distance(pieces: Tensor) -> Tensor:
 
 
 def _log_ratio(distance: Tensor) -> Tensor:
-    """ln(rival's distance / pair's distance) in [−3, 3]; the rival is the best other partner of either piece.
+    """ln(rival's distance / pair's distance) in [−3, 3]; the rival is the better of the pieces' second-best partners.
 
     `distance` and the result are [M, T, T], T ≥ 3. The diagonal is ignored and becomes −3.
 

@@ -107,7 +107,7 @@ class Asker:
         return torch.cat([self.round(part) for part in sent])[: len(images)]
 
     def shared(self, images: int) -> int:
-        """The number g of images whose copies share a message in `unmixed`, if this number of `images` is read."""
+        """The number g of images whose copies share a message in `unmixed`, if the attack reads `images` images."""
         most = min(_SHARED, self.rows // 2, images // _LEAST_MESSAGES)
         return max(g for g in range(1, max(1, most) + 1) if self.rows % g == 0)
 

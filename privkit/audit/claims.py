@@ -26,8 +26,7 @@ from privkit.shared.limits import Limits
 from privkit.shared.rounding import rounded_down
 
 _EXACT_GAUSSIAN = "exact Gaussian profile"
-"""A certificate's `method` begins so if its ε(δ) is that of a Gaussian with known μ; the whole curve is then claimed.
-"""
+"""Start of a certificate's `method` if its ε(δ) is that of a Gaussian with known μ. Its whole curve is then claimed."""
 _CURVE_BELOW = 1e3
 """For a claimed ε of this size or more, no curve is tested: no audit could refute it, and composition takes seconds."""
 

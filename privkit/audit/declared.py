@@ -67,7 +67,8 @@ class Declared:
 
     def doubt(self, passes: int) -> str:
         """A sentence if the recorded lower segment does not reproduce the releases of the last `passes` passes over the
-        records; else empty. The failure of an attack that uses or queries this segment is then no evidence.
+        records; else empty. If there is a sentence, the failure of an attack that uses or queries this segment is no
+        evidence.
         """
         if self.quieter is not None:
             return (
@@ -227,8 +228,8 @@ def _unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]
 
     A token is in place if the nearest of the lower segment's output tokens for its record has the same position. A
     shuffle leaves one of T tokens in place on average. By a Poisson bound, a correct recording is refuted with
-    probability at most 10⁻⁶ (`residual.LEVEL`). If half of the tokens moved, nothing is refuted, since a class token
-    can stay in place.
+    probability at most 10⁻⁶ (`residual.LEVEL`). If at least half of the tokens moved, nothing is refuted, since a class
+    token can stay in place.
     """
     shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
     if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:

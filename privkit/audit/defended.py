@@ -135,8 +135,8 @@ def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
 def _of_epochs(
     home: Path, trained: Trained, test: Batch, keep: str, *, batch_size: int, seed: int
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Measure and store the weights of the last epoch and, if known, the best. Then load the weights of the epoch
-    `keep`.
+    """Measure and store the weights of the last epoch and, if known, of the best one. Then load the weights that `keep`
+    names.
 
     Returns test accuracies with intervals by their names, and the digests of the stored files. If the defense adds
     noise to test images, each accuracy is measured with and without it, for example "accuracy_last_noisy".

@@ -302,7 +302,7 @@ class Dispatch:
             self._finish(cell, row, f" in {duration(answer.seconds)}")
 
     def _lose(self, cell: Cell, why: str) -> None:
-        """Submit a cell again whose worker was lost, or let it end as an error after `LIVES` losses."""
+        """After a cell lost its worker, submit the cell again; after `LIVES` losses, let it end as an error."""
         self._lost[cell.id] += 1
         if self._lost[cell.id] < LIVES:
             self._progress.note(f"{cell.in_words}: lost its worker ({why}); another one goes on with it")

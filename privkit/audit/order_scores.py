@@ -37,9 +37,9 @@ class _ArrangementScores:
     unit: Literal["image", "message"]  # the independent unit: a message if tokens moved between images, else an image
     units: int
     tokens: int  # number of tokens in one secret order: T of an image, or B·T of a message if its images were mixed
-    bits_before: float  # mean entropy of a uniform order, counting equal tokens as one, at most `most_bits`
-    # the largest entropy of a secret order with an accuracy of `direct.sound_low`; None if there are so few units that
-    # even a perfect attack could not lower this bound
+    bits_before: float  # mean entropy of a uniform order up to swaps of equal tokens, at most `most_bits`
+    # the largest entropy of a secret order, at most `bits_before`, that an accuracy of `direct.sound_low` allows; None
+    # if there are so few units that even a perfect attack could not bring this bound below `bits_before`
     bits_left: float | None
     confidence: float  # confidence of all limits
 

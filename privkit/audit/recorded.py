@@ -178,8 +178,8 @@ class _RecordedContext(AttackContext):
         return None if upper is None else upper.to(self.device)
 
     def query(self) -> Query | None:
-        """The clients' answers to queries. If the defense is unknown, the answers are masked or mixed with the weights
-        of a recorded round."""
+        """The adversary's access to the clients; None without a recorded lower segment. If the defense is unknown, the
+        answers are masked or mixed with the weights of a recorded round."""
         lower, views = self._lower, self.source.views
         if lower is None or isinstance(lower, Clients):
             return super().query()
@@ -226,7 +226,8 @@ def recorded_context(start: AttackContext) -> _RecordedContext:
 
 
 def _accuracy(source: Recording) -> Interval | None:
-    """The recorded accuracy with its Clopper-Pearson interval, from the rounded share; None if not recorded."""
+    """The recorded accuracy with its Clopper-Pearson interval; None if not recorded. If only rounding to float32 keeps
+    the share from being a whole number of right labels, this number is used."""
     share, count = source.description.measured.accuracy, source.description.measured.test_images
     if share is None or count is None:
         return None
@@ -261,7 +262,7 @@ def _certificate(
 
 @torch.no_grad()
 def sent_like(recorded: View, smashed: Tensor, draws: Generator) -> QueryResult:
-    """Answer a query: release smashed data [N, ...], client after client, like the data of a recorded round.
+    """Answer a query: release smashed data [N, ...], ordered by client, like the data of a recorded round.
 
     Each message is masked or mixed by the public weights of recorded releases of this message, drawn at random. If no
     weights were recorded, each record is released alone.

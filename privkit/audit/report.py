@@ -42,7 +42,7 @@ def build(
     """Write a run's report (RUN/report) and verdict (RUN/verdict.json); return the path of the report's page.
 
     `rows` and `gates` (the user's pass/fail conditions) are by default read from `results.jsonl` and the last command.
-    Without `pictures`, RUN/report shows no private record, but RUN/cells still holds them.
+    Without `pictures`, RUN/report shows no private records, but RUN/cells still holds some.
     """
     run = root(run)
     manifest, stored = records.finished_rows(run)
@@ -137,8 +137,8 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
 def write_evidence(run: Path) -> evidence_schema.Evidence:
     """Summarize a finished audit for security reviews: write RUN/evidence.json and RUN/evidence.html.
 
-    The same run folder always gives the same bytes. A damaged or missing file raises `DamagedFile`, a run without
-    results `UnfinishedRun`.
+    The same run folder always gives the same bytes. Raises `DamagedFile` if a file is damaged or missing, and
+    `UnfinishedRun` if the run has no results.
     """
     home = root(run)
     faults = [fault for fault in examine(run).faults if fault[0] not in (records.EVIDENCE, records.EVIDENCE_PAGE)]

@@ -122,11 +122,12 @@ def run_audit(
             (`defense="batch_shuffle"`).
         out: the run folder; None for a folder under ./privkit-runs that is named after the configuration.
         progress: an object that shows the progress; None shows nothing.
-        again: whether to recompute models and results whose data, code, versions or device changed; False raises an
-            error instead.
+        again: whether to recompute models and results whose data, code, versions or device changed. If False, such a
+            change raises an error.
         workers: the number of local processes that share the work, the threads and the devices. None takes one for each
             result, at most 4 and at most the number of threads, and a single one on a GPU, with an engine or with the
-            user's own code. With an engine, the number of results that are submitted at once; 1 means 1,000.
+            user's own code. With an engine, `workers` is the number of results that are submitted at once; 1 means
+            1,000.
         engine: where results are computed: "dask", "mpi", "submitit" (Slurm) with options as on the command line, or
             the user's own "module:factory" of an executor; None for this machine.
         **settings: settings of the audit, such as `attack`, `dataset` and `budget`; their names are in

@@ -310,7 +310,7 @@ def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
     """Check that more training would not help the attack. An attack no better than a constant guess does not pass.
     `converged` says whether the last time that the attack doubled its own training lowered its error by at most 5 %
-    (None if it did not double it); `went` has the gains of further doublings."""
+    (None if the attack never doubled it); `went` has the gains of further doublings."""
     passed, detail = converged, _CONVERGENCE[converged]
     if finished_grade(row) == "nothing":
         learning = went.gains[-1] if went.gains else converged is False

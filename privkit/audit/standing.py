@@ -91,8 +91,8 @@ def held_against_its_releases(
 
 
 def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
-    """Whether a claim requires that each record's smashed data depend on this record alone. It does if noise on smashed
-    data protects single records, but not if the claim is about a client or about labels, or if the noise is on the
+    """Whether a claim holds only if each record's smashed data depend on this record alone. This is so if noise on
+    smashed data protects single records, but not for claims about a client or about labels, or if the noise is on the
     records themselves."""
     if (certificate.kind, certificate.unit, certificate.covers) != ("differential_privacy", "record", "release"):
         return False
@@ -142,7 +142,7 @@ def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: 
 
 
 def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
-    """Check whether measurements contradict what a user's own stages declare; empty if nothing is declared."""
+    """Check whether measurements contradict what a user's own parts declare; empty if nothing is declared."""
     if certificate is None or certificate.standing == "proven":
         return ()
     refuted = certificate.kind == "nothing"

@@ -104,7 +104,7 @@ def _sees_nothing(context: TrainedContext) -> str:
 
 def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, int]:
     """A copy of the context in which some of the adversary's records are attacked, and the number of query rounds that
-    the attack needs there."""
+    give the releases of these records; 0 if the adversary computes the releases itself."""
     data, size, attack = context.seed_data, context.round_size, context.attack
     own, seed = data.auxiliary, derive(context.cell.seed, "tune")
     if len(own) < 2 * size:

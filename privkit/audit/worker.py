@@ -83,13 +83,13 @@ class CellWorker:
             torch.set_num_threads(threads)
 
     def run(self, cell: Cell, folder: RunFolder) -> Row:
-        """Compute one cell (defense, attack and seed) on the records of its seed; its files are left in `folder`."""
+        """Compute one cell (defense, attack and seed) on the records of its seed; the cell's files stay in `folder`."""
         part = self.parts[cell.id]
         images = self._seed_data(cell.seed, part)
         return run_cell(part, cell, images, folder, self.progress, self.made_of[cell.id].on(images.hashes))
 
     def train(self, cell: Cell, folder: RunFolder) -> None:
-        """Train the model that a cell (defense, attack and seed) attacks; its files are left in `folder`.
+        """Train the model that a cell (defense, attack and seed) attacks; the model's files stay in `folder`.
 
         An error is not reported here: it comes again when the cell itself is computed.
         """
@@ -140,7 +140,7 @@ class TaskResult:
     """What a worker returns for a task."""
 
     row: str = ""  # the result row as JSON with a checksum; empty without a result
-    files: dict[str, bytes] = field(default_factory=dict)  # path in the run folder -> content, of new files
+    files: dict[str, bytes] = field(default_factory=dict)  # path in the run folder -> content, of new and changed files
     gone: tuple[str, ...] = ()  # paths of files that are no longer needed
     notes: tuple[str, ...] = ()  # sentences for the user
     seconds: float = 0.0  # elapsed time

@@ -34,7 +34,7 @@ _SHOWN = 100  # rows that are printed; a longer table belongs into a file
 def budgets(
     entries: Iterable[TableEntry], *, tight: bool, compare: bool, terms: bool = False
 ) -> Iterator[tuple[BudgetRow, Certificate | None]]:
-    """Yield the result row of each table entry, in order, with its certificate; None if the entry is refused. `compare`
+    """Yield the result row of each table entry, in order, and the certificate, None if the entry is refused. `compare`
     adds the ε that the paper publishes. `terms` adds the guarantee in the terms of NIST SP 800-226."""
     iterator = iter(entries)
     while chunk := list(islice(iterator, _CHUNK)):

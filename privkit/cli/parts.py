@@ -46,7 +46,7 @@ def test_it_keeps_the_laws_of_its_kind() -> None:
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of one kind, such as "defenses": a table for each part, as `privkit list --json` prints it.
+    """Describe all parts of one kind, such as "defenses", by a table for each part, as `part_entries` makes it.
     The tables come from the user's cache if it is current. A kind with installed plug-ins is never cached."""
     if any(True for _ in plug_ins(kind)):
         return _read(kind)

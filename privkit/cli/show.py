@@ -53,8 +53,8 @@ def _fields(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """The output options of a command that shows a run. Raises `UsageError` if the folder of `junit` does not exist, or
-    for an unknown kind of annotations."""
+    """The output options of a command that shows a run. Raises `UsageError` if `junit` is a folder or lies in a
+    missing one, and for an unknown kind of annotations."""
 
     # print events and the result as JSON, one object per line; with `quiet`, print only the result
     as_json: bool = False

@@ -68,8 +68,8 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
 
 
 def varied(defense: Any, vary: Sequence[str]) -> list[str]:
-    """List a defense with every combination of the option values in `vary`, each as its label, without repetition. A
-    text of `vary` is "key=value,value,…". In a chain of defenses, the values are set in the defense that has the
+    """List the labels of a defense with every combination of the option values in `vary`, without repetition. A text of
+    `vary` is "key=value,value,…". In a chain of defenses, the values are set in the defense that has the
     option."""
     component = parse("defenses", defense)
     stages = component.stages or (component,)

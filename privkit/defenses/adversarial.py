@@ -19,7 +19,8 @@ from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.seeded import seeded
 
 _NORMALIZES_TRANSPOSED = torch.__version__ >= "2.15"
-"""Whether GroupNorm takes transposed maps. In older torch it fails in vmap, and its backward pass crashes if frozen."""
+"""Whether GroupNorm takes transposed maps. In older torch, GroupNorm of such maps fails in vmap, and its backward pass
+crashes if the layer is frozen."""
 
 
 @dataclass(frozen=True, kw_only=True)

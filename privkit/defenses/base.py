@@ -24,7 +24,7 @@ Drawn = Literal["every_round", "once"]
 """When a mixing defense draws its ratios: afresh in every round, or once for the whole run."""
 
 PartsBy = Literal["channels", "places"]
-"""What a part of a release holds: some channels of all tokens (or rows of maps), or all channels of some of them."""
+"""What a part of a release holds: some channels at all places (tokens, or rows of maps), or all channels at some."""
 
 Effect = Literal[
     "trains", "maps", "scales", "clips", "masks", "permutes", "mixes", "noises", "answers", "splits", "shortens"
@@ -58,7 +58,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases data of a record or a client. The training loop counts; a receipt covers one round.
+    """How often a run releases data of a record or a client. The training loop sets it; a receipt covers one round.
 
     Attributes:
         rounds: number of rounds in which a client takes part.
@@ -140,12 +140,12 @@ class Defense(Checked, ABC):
         name: name in the registry.
         place: the party that runs the defense. A defense at the server does not protect against the server.
         effects: what the defense does; the privacy claims of a chain of defenses are derived from it: "trains" (adds a
-            term to the clients' loss and leaves the release unchanged), "maps" (applies a fixed function to each image,
-            without position information), "scales" (like "maps", but with one factor per channel, so that channels do
-            not mix), "clips", "masks", "permutes" (tokens), "mixes" (clients), "noises" (smashed data), "answers"
-            (changes the gradient that is sent back to clients), "splits" (cuts the release into parts for several
-            storages), "shortens" (leaves fewer tokens of each image). A defense without declared effects (None) cannot
-            join a chain.
+            term to the clients' loss and leaves the release unchanged), "maps" (applies a fixed function to each image
+            and adds no position information), "scales" (multiplies each channel by its own factor, fixed or random, and
+            may shift it; channels do not mix), "clips", "masks", "permutes" (tokens), "mixes" (clients), "noises"
+            (smashed data), "answers" (changes the gradient that is sent back to clients), "splits" (cuts the release
+            into parts for several storages), "shortens" (leaves fewer tokens of each image). A defense without declared
+            effects (None) cannot join a chain.
         over_batch: whether a permutation can move tokens of one image into another; true unless declared false.
         position_embedding: whether tokens may carry a position embedding when they reach the defense; False if the
             order of tokens is the secret.
@@ -263,9 +263,9 @@ class Defense(Checked, ABC):
         Args:
             images: the B images of each client, [M, B, C, H, W] in [0, 1].
             smashed: the clients' smashed data before `apply`, [M, B, ...].
-            companion: function that applies each client's extra network (made by the method `companion`, such as a
-                simulated attacker) to this client's smashed data; it takes [M·B, ...], client after client. None
-                without such networks.
+            companion: function that applies each client's extra network, which the method `companion` made, to this
+                client's smashed data. It takes the data of all clients, [M·B, ...], client after client. None without
+                such networks.
         """
         return None
 
@@ -298,8 +298,8 @@ class Defense(Checked, ABC):
         return None
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
-        """Return what the server sends back instead of the `gradient` at the cut, [M, B, ...]; `generator` is the only
-        source of randomness."""
+        """Return what the label holder sends back instead of the `gradient` at the cut, [M, B, ...]; `generator` is the
+        only source of randomness."""
         return gradient
 
 

@@ -38,7 +38,7 @@ class ChainReceipt(Receipt):
         return compiled(self.steps, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism of the stage whose certificate is that of the whole chain; others do not change its ε."""
+        """The mechanism of the stage whose certificate the chain takes over; the other stages do not change this ε."""
         first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
         return bounded(self.steps, first).mechanism(release_count)
 
@@ -174,7 +174,7 @@ def _own(steps: Sequence[StageReceipt], number: int, release_count: ReleaseCount
 
 
 def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
-    """The receipt of step `number`; noise on unmixed data gets the tightest clip set of this and all earlier steps."""
+    """The receipt of step `number`; for noise on unmixed data, with the tighter of its own and the earlier clip set."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
         return replace(receipt, clip=_tighter(receipt, _bound(steps[:number], steps[number].stage.level)))
@@ -276,8 +276,9 @@ def run(
     """Apply the stages of a chain of defenses one after the other to M batches of B images, one batch per client.
 
     `groups` holds, for a stage that mixes, the indices of the k batches in each of G groups, int64 [G, k]; −1 marks an
-    empty place. `kept` is the generator of ratios that are drawn once. Returns the last stage's release, whose weights
-    are the product of all published mixing weights; and each stage with its receipt.
+    empty place. `kept` is the generator of ratios that are drawn once. Returns the last stage's release, and each stage
+    with its receipt. The release's weights are the product of all stages' weights; a stage whose `keeps_positions` is
+    false drops the weights of the stages before it.
     """
     steps = []
     for stage in stages:

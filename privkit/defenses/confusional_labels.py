@@ -25,8 +25,8 @@ class ConfusionalLabels(Defense):
     gradients of similar direction.
 
     Attributes:
-        spread: probability, in [0, 1), that a soft label spreads evenly over all labels; the remaining probability lies
-            on one wrong label.
+        spread: probability, in [0, 1), that is spread evenly over all labels in a soft label; the remaining probability
+            lies on one wrong label.
         seed: seed that determines the wrong label of each label.
 
     Source: Zou et al. 2022, "Defending batch-level label inference and replacement attacks in vertical federated

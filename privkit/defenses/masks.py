@@ -41,9 +41,10 @@ def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> 
 
 
 def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
-    """Turn weights of T positions into factors of the coordinates of `smashed`, in its dtype, or bool for masks.
+    """Turn weights of T positions into factors of the coordinates of `smashed`.
 
-    `weights` are [M, T] or [G, k, T], as `leading` says (see `positions`); T = 1 gives all positions one weight.
+    `weights` are [M, T] or [G, k, T], as `leading` says (see `positions`); T = 1 gives all positions one weight. Masks
+    stay bool; other weights get the dtype of `smashed`.
     """
     weights = weights if weights.dtype == torch.bool else weights.to(smashed.dtype)
     outer, trailing = weights.shape[:-1], smashed.shape[leading:]

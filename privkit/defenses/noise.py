@@ -131,7 +131,7 @@ def require_images(name: str, smashed: Tensor) -> int:
 
 
 class AddedNoise(OnSmashed[Noised]):
-    """Clips smashed data and adds independent noise to every coordinate; the release has the same dtype.
+    """Clips smashed data and adds independent noise to every coordinate; the release keeps the data's dtype.
 
     Attributes:
         place: the party that adds the noise: "client", "mixer" (trusted) or "server", whose noise does not protect

@@ -207,7 +207,7 @@ def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
 
 
 def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """Yield a sentence if a shuffle's permutations differ from its receipt, or are less uniform than this claims."""
+    """Yield a sentence if a shuffle's receipt states other permutations, or more uniform ones, than were applied."""
     data, places, same_image = trial.data(), [], []
     first = trial.receipt()
     assert isinstance(first, Permuted)

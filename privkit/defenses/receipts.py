@@ -94,10 +94,10 @@ class Permuted(Receipt):
 
     @property
     def multiplicities(self) -> list[int] | None:
-        """How often each distinct token occurs in the image with the fewest different orders; None if tokens are
-        unknown.
+        """How often each distinct token occurs in the image with the fewest different orders.
 
-        If the shuffle moves tokens between images, the batch with the fewest orders is taken.
+        If the shuffle moves tokens between images, the batch with the fewest orders is taken. None if tokens are
+        unknown, or if some of them stand for no patch (`other_tokens`).
         """
         if self.tokens is None or self.other_tokens:
             return None

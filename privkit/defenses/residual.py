@@ -24,7 +24,7 @@ _FLOAT = 2.0**-21  # relative error of a float32 number that was computed in a f
 _MOST = 256  # largest number of rows or columns whose combinations are tested; from more, some are drawn at random
 _FAR = 1e100  # largest difference in units of the scale; larger ones are cut, so that squares stay finite
 _PAIRED = 96  # largest number of rows or columns whose pairs are compared; from more, some are drawn at random
-_REPEATS = 0.1  # share of draws with an equal draw in the same coordinate above which noise counts as rounded
+_REPEATS = 0.1  # noise counts as rounded if a larger share of draws equals another draw of the same coordinate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ def _other_law(absolute: Array, law: Law, ratio: float) -> float:
 def unlike(draws: Array, law: str) -> str:
     """Test whether draws [K, p] are independent noise of the given law with scale 1; return a finding, or "".
 
-    A draw is the noise in p < K coordinates of one of K releases of the same data; constants in a column are ignored.
+    A draw is the noise in p < K coordinates of one of K releases of the same data. Each column's mean is subtracted.
     Five tests check the size of the noise in its weakest direction, the distribution of its numbers, its size over all
     coordinates of one draw, its largest number, and repeated numbers. Noise that is shared, mirrored or missing leaves
     a direction with little noise; clamped noise has no tail; rounded noise repeats.

@@ -14,8 +14,9 @@ def returned(
 ) -> tuple[Release, Receipt]:
     """Check what a defense stage returned; return its release and its receipt.
 
-    The stage must return a pair of a `Release` and a `Receipt`, with data and labels for all `lead` = (M, B) records
-    and with the dtype that it got (`given`; None allows any) or float32; else `Misbehaved` is raised.
+    The stage must return a pair of a `Release` and a `Receipt`, with smashed data and labels for all `lead` = (M, B)
+    records. The smashed data must have the dtype that the stage got (`given`; None allows any) or float32. Otherwise
+    `Misbehaved` is raised.
     """
     pair = made if isinstance(made, tuple) else (made,)
     if len(pair) != 2 or not isinstance(pair[0], Release) or not isinstance(pair[1], Receipt):

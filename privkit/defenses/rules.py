@@ -170,7 +170,7 @@ def _by_coordinate(stage: Defense) -> bool:
 
 
 def _by_clients(stage: Defense) -> bool:
-    """Whether clients and server share the work of a stage: clients add the noise, and the server mixes."""
+    """Whether the clients add the noise of a stage; then the mixer or the server only mixes."""
     return getattr(stage, "site", "") == "client"
 
 

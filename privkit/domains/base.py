@@ -54,9 +54,9 @@ class Batch:
     Attributes:
         x: the records [N, *domain.shape]: images, float32 [N, C, H, W] in [0, 1]; token sequences, int64 [N, T]; or
             table rows, float32 [N, columns].
-        y: labels, int64 [N] from 0. If each record has L labels: 0 or 1 for each of them, [N, L], converted to int64.
+        y: one class number ≥ 0 per record, int64 [N]; or L labels of 0 or 1 per record, [N, L], converted to int64.
         ids: int64 [N], numbers that identify the records in all runs: a record's index in the official training set, or
-            `TEST_ID_OFFSET` plus its index in the official test set. Validation records have an offset of their own.
+            `TEST_ID_OFFSET` plus its index in the official test set. An official validation set has its own offset.
         domain: what one record is; by default, an image of the shape of `x`. It defines the checks of `x`.
 
     Raises:

@@ -19,8 +19,8 @@ class Domain(Protocol):
     N records are one tensor `x` [N, *shape] in every domain, so all domains share the code that stacks records.
 
     Attributes:
-        kind: description of the metrics and constant guesses for such records: names, order, and in which direction a
-            metric improves.
+        kind: the metrics and constant guesses for such records, with their names and order, and with the direction in
+            which each metric improves.
         name: the domain's name, such as "images", as datasets, models and attacks declare it.
         records: the plural noun for such records in sentences, such as "images".
         shape: shape of one record, for example (C, H, W).
@@ -43,8 +43,8 @@ class Domain(Protocol):
         """Draw valid random records [count, *shape], on the CPU, to try networks, defenses and attacks."""
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Make valid records [E, *shape], E ≥ 1, that differ strongly from real ones (such as black images). An audit
-        of ε sends them as planted records.
+        """Make valid records [E, *shape], E ≥ 1, such as black images, that differ strongly from real records. An
+        audit of ε considers them as replacements of the attacked records.
         """
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:

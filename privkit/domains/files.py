@@ -60,8 +60,9 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
-    """Context manager that turns an error while `place` is read into a `DataError` of one sentence, which ends in
-    `advice`. Errors of exhausted memory, and errors that already are a `DataError`, pass unchanged.
+    """Context manager that turns an error while `place` is read into a `DataError` of one sentence. It ends in
+    `advice`, or says how to install a package that is missing. Errors of exhausted memory, and errors that already are
+    a `DataError`, pass unchanged.
     """
     try:
         yield

@@ -125,8 +125,8 @@ def largest_remainder(proportions: NDArray[np.float64], totals: _Rows) -> _Rows:
 
 
 def stratified(labels: _Rows | Tensor, fraction: float, seed: int) -> Tensor:
-    """Draw a random fraction in (0, 1] of the records, at least one, with unchanged shares of classes: ascending
-    indices, int64. An example are the 10 % of the images that an attacker knows.
+    """Draw a random fraction in (0, 1] of the records, at least one, with unchanged shares of classes, for example the
+    10 % of the images that an attacker knows. Returns ascending indices, int64.
 
     Source: CutMixSL, Table 3 (reconstruction from 10 % and from 100 % of the training set).
     """
@@ -217,8 +217,8 @@ def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
 
 
 def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, rounds: int) -> Tensor:
-    """Draw which images each client uses in an epoch of R = `rounds` rounds. The result, int64 [R, n, B], holds for
-    each round and each of n clients B = `batch_size` indices into all private images.
+    """Draw which images each client uses in an epoch of R = `rounds` rounds. Returns int64 [R, n, B]: B = `batch_size`
+    indices into all private images, for each round and each of n clients.
 
     Every client permutes its s images and repeats this order, so each image is sent ⌊R·B/s⌋ or ⌈R·B/s⌉ times. Images
     repeat within a batch only if s < B.

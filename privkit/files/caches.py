@@ -21,7 +21,8 @@ _VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "TRITON_CACHE_DIR": "t
 
 @cache
 def cache_folder() -> Path:
-    """privkit's cache folder below `XDG_CACHE_HOME` or ~/.cache; a fresh temporary folder if others can write to it."""
+    """privkit's cache folder below `XDG_CACHE_HOME` or ~/.cache; a fresh temporary folder if that folder is unusable or
+    others can write to it."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     folder = (Path(home) if os.path.isabs(home) else Path("~/.cache").expanduser()) / "privkit"
     try:

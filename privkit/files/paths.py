@@ -15,7 +15,7 @@ from privkit.errors import RunFolderError
 
 MOST_TEXT = 1 << 30  # size limit of a text file; the largest, `results.jsonl`, has some ten thousand bytes a result
 _LONGEST_NAME = 100
-"""Limit for a part's name in a file name: the name of a result has two, and file systems allow 255 characters."""
+"""Longest part name in a file name: a result's folder is named by two parts, and file systems allow 255 characters."""
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags under which a link is refused, a pipe without a writer does not block, and a child process inherits nothing."""
 

@@ -83,7 +83,7 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def checked_bytes(path: Path, known: str | None) -> bytes:
-    """Read a file; raises `DamagedFile` unless its SHA-256 is `known`, as in its record (None if not listed)."""
+    """Read a file; raises `DamagedFile` unless its SHA-256 is `known`, the one in a record (None if not listed)."""
     try:
         data = read_bytes(path)
     except OSError as error:

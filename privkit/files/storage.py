@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")  # names of files that are being written
 _HOST = crc32(platform.node().encode())
-"""Number of this machine: processes of several machines or containers that share a folder may have the same process
-id."""
+"""Number of this machine, since processes of several machines or containers that share a folder may have the same
+process id."""
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def present_bytes(path: Path, most: int | None = None) -> bytes | None:
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
-    """Read a record's fields; None without a file. `DamagedFile` if it was changed or has another `identity`."""
+    """Read a record's fields; None without a file. Raises `DamagedFile` if it was changed or has another `identity`."""
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else opened(data, **identity)
     except Broken as error:
@@ -96,7 +96,7 @@ def append_line(path: Path, line: str, *, flush: bool = True) -> None:
     with writing(path):
         make_folder(path.parent)
         descriptor = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-        # a hard link to the file may lie outside the run, or in a backup of the run
+        # another hard link to the file may lie outside the run, such as in a backup, so a copy replaces the file first
         if os.fstat(descriptor).st_nlink > 1:
             os.close(descriptor)
             write_bytes(path, read_bytes(path))
@@ -129,7 +129,7 @@ def sweep(folder: Path) -> int:
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings, lists and dicts, after a first line with their checksum and their folder."""
+    """Write tensors, numbers, strings, lists and dicts, after a line with their checksum, the folder and the name."""
     import torch
 
     buffer = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Tests a claimed ε with canaries: coins choose between two extreme records, and a test guesses them from releases."""
+"""Tests a claimed ε with canaries: coins choose between two extreme records, and a test guesses coins from releases."""
 
 from __future__ import annotations
 

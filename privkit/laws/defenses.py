@@ -266,7 +266,7 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """Check, for each chain with another defense, that replacing a record changes the release at most as ε assumes."""
+    """Check, for each chain with another defense, that a replaced record changes the release no more than ε assumes."""
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):
         other = load(target)()

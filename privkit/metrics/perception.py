@@ -76,7 +76,8 @@ class Perception:
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
         """Return a copy for the images of one seed. Its classifier is trained on `known`, the adversary's images; a
-        classifier from a file is only checked. Raises `UsageError` if its number of classes is wrong."""
+        classifier from a file is only checked. Raises `UsageError` if this classifier has another number of classes, or
+        if records have several labels."""
         if self.learns:
             return replace(self, classifier=taught(known, classes, seed))
         if self.classifier is not None:
@@ -101,7 +102,7 @@ class Perception:
         return hashes
 
     def packages(self) -> set[str]:
-        """The packages, except torch, that compute the metrics."""
+        """The packages that compute the metrics, besides torch, torchvision and timm."""
         kind = "" if self.network is None else self.network.label.partition(":")[0]
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 

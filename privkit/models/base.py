@@ -23,8 +23,8 @@ class SplitModel:
 
     Attributes:
         lower: the client's segment, records [N, ...] -> smashed data [N, T, D], [N, C', H', W'] or [N, D]. It contains
-            the normalisation. `torch.func.vmap` over stacked weights and images can evaluate the segments of n clients
-            in one call.
+            the normalisation. Unless it has recurrent layers, `torch.func.vmap` over stacked weights and records can
+            evaluate the segments of n clients in one call.
         upper: the server's segment, smashed data -> logits [N, classes]; see `predicts`.
         hides_places: whether permuting an image's patches only permutes its tokens; None if unknown. The accounting of
             shuffles needs this. It can be False even without position embedding: tokens of overlapping patches reveal
@@ -33,9 +33,9 @@ class SplitModel:
         other_tokens: number of tokens that represent no patch (a class token, registers), if `hides_places` is True.
         predicts: "labels", or "texts" if the logits [N, T, words] predict the token that follows each of T tokens. In
             the second case, `upper` has the matching loss (`privkit.training.losses.next_token`).
-        class_token: who adds the class token. "server": the upper segment, so it never crosses the cut. "client": the
-            lower segment, as token 0 of the smashed data [N, T+1, D]. "none": there is no class token, or a user wrote
-            the model.
+        class_token: who adds the class token. "server": the upper segment adds it, so the token never crosses the cut.
+            "client": the lower segment adds it, as token 0 of the smashed data [N, T+1, D]. "none": there is no class
+            token, or a user wrote the model.
     """
 
     lower: nn.Module
@@ -76,7 +76,7 @@ class NamedCuts(Checked):
     """Base class of privkit's own models. Their field `cut` is one of the layer names in `cuts`.
 
     Attributes:
-        overlapping: whether patches share pixels.
+        overlapping: whether patches share pixels for all values of the options.
         cut: name of the last layer in the lower segment.
     """
 

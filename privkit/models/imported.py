@@ -39,13 +39,14 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
     Only then does a shuffle of the output hide the order, since no token reveals its own position. Output tokens may
     represent the patches in any order; a token that represents no patch, such as a class token, must keep its position.
     The test uses the finest grid of patches that does not exceed the number of tokens. It fails for a position
-    embedding, and for overlapping patches, which reveal their neighbors. A copy of the segment runs on at least three
-    random records together, so a segment with random layers advances the global generator.
+    embedding, and for overlapping patches, which reveal their neighbors. A copy of the segment runs on three orders of
+    one random record, repeated to `batch` ≥ 3 records; a segment with random layers advances the global generator.
 
     Returns whether positions are hidden, and the number of tokens that represent no patch (0 unless positions are
     hidden). The first value is None if no test is possible: the tokens match no grid of patches and no sequence; the
-    record is a table row; the segment is random; or it cannot be copied or run (training reports this error). It is
-    also None, not False, if the test fails and some tokens represent no patch.
+    record is a table row; the segment is random; or it cannot be copied or run (training reports this error). The
+    first value is also None, not False, if the test fails and some tokens represent no patch; and None, not True, if
+    more tokens than these are equal in all orders (in a sequence, only if all tokens are).
 
     >>> told_places(nn.Sequential(nn.Flatten(2), nn.ZeroPad1d((1, 0)), nn.Unflatten(2, (5, 1)), nn.Flatten(0, 1)),
     ...     Images(shape=(1, 2, 2)))  # a pixel is a token, and one of zeros is in front

@@ -147,7 +147,7 @@ class WithAdaptation(nn.Module):
         return logits, self.adaptation(maps).flatten(1).unflatten(1, (self.patches, -1))
 
     def loss(self, outputs: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
-        """Each record's loss, [N]: its cross-entropy plus `weight` times that of all its patches (Eq. 1, 2)."""
+        """Each record's loss, [N]: its cross-entropy plus `weight` times the sum of its patches' (Eq. 1, 2)."""
         if isinstance(outputs, Tensor):
             return cross_entropy(outputs, labels, reduction="none")
         logits, of_patches = outputs
@@ -200,7 +200,7 @@ class PatchSplitNN(NamedCuts):
 
     def grid(self, height: int, width: int) -> int:
         """The number g of patches per row and column of a square image. Raises `UsageError` if the image is not square,
-        or if the patches do not end at its edge.
+        is smaller than a patch, or has an edge at which no patch ends.
         """
         if height != width:
             raise UsageError(f"patch_splitnn needs square images, got {height}×{width} pixels")

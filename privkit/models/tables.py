@@ -87,11 +87,11 @@ _SPREAD = 0.1  # standard deviation of the initial vectors of fields
 class _Difm(NamedCuts):
     """Dual input-aware factorization machine: each column of a table is a field, and each field a token.
 
-    Field i has a weight w_i and a vector v_i. A categorical column learns them for each category; a dense (numeric)
-    column multiplies them by its value. Two networks read all fields: attention between the vectors (the vector-wise
-    part), and a perceptron on their numbers (the bit-wise part). Each network gives every field a factor, and w_i and
-    v_i are multiplied by the sum of both factors. The prediction layer is a factorization machine, which does not
-    depend on the order of fields. The task must have two classes.
+    Field i has a weight w_i and a vector v_i. A categorical column learns w_i and v_i for each category; a dense
+    (numeric) column learns one w_i and v_i, which its value multiplies. Two networks read all fields: attention between
+    the vectors (the vector-wise part), and a perceptron on the vectors' numbers (the bit-wise part). Each network gives
+    every field a factor, and w_i and v_i are multiplied by the sum of both factors. The prediction layer is a
+    factorization machine, which does not depend on the order of fields. The task must have two classes.
 
     A shuffle hides little, since a vector reveals its field: `hides_places` is False.
 
@@ -130,7 +130,7 @@ class _Difm(NamedCuts):
 
     def build(self, domain: Tables, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build both segments, as in `ModelSpec.build`. Raises `UsageError` unless there are two classes, and for
-        cut="embedding" without `positions`: a shuffle would scramble the server's bit-wise part.
+        cut="embedding" without `positions`: a shuffle would scramble the fields that the server's bit-wise part reads.
         """
         if classes != 2:
             raise UsageError(
@@ -157,8 +157,8 @@ class _Difm(NamedCuts):
 
 
 class _Fields(nn.Module):
-    """Gives every field a learned weight and vector: one pair for each category; for a dense column, one pair that is
-    scaled by its value.
+    """Gives every field a learned weight and vector. A categorical column has one such pair for each category; a dense
+    column has one pair, which the column's value multiplies.
     """
 
     offsets: Tensor
@@ -218,10 +218,10 @@ class _DualNetwork(nn.Module):
 
 
 class _Reweighted(nn.Module):
-    """A layer of DIFM: multiplies the embedding of each of T columns by a sum of two learned factors.
+    """A layer of DIFM: multiplies each of T fields, [w_i, v_i], by the sum of its bit-wise and its vector-wise factor.
 
-    With `by_place`, as published, the second factor depends on the attention outputs of all T columns, in order.
-    Otherwise it depends on this column's output only, by a linear map that all columns share.
+    With `by_place`, as published, a field's vector-wise factor depends on the attended vectors of all T fields, in
+    order. Otherwise it depends on this field's attended vector only, by a linear map that all fields share.
     """
 
     def __init__(self, fields: int, vector: int, attended: int, *, by_place: bool) -> None:

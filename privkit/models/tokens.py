@@ -148,7 +148,7 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 class PatchLinear(nn.Module):
     """A patch embedding as one matrix product, with the weights of timm's convolution `proj` under the same name.
 
-    With `torch.func.vmap` over n clients it is one batched product; a convolution would become a slow grouped one.
+    With `torch.func.vmap` over n clients, this is one batched product; a convolution would become a slow, grouped one.
     """
 
     def __init__(self, proj: nn.Conv2d) -> None:
@@ -233,7 +233,7 @@ class FirstBlock(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [N, T, D] -> [N, T, D]. The class token is only used inside; the server adds its own."""
+        """Tokens [N, T, D] -> [N, T, D]. The block also reads the class token; the server adds its own."""
         if self.cls_token is None:
             return self.block(tokens)  # type: ignore[no-any-return]
         return self.block(torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1))[:, 1:]  # type: ignore[no-any-return]

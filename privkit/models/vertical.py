@@ -89,9 +89,9 @@ class Vertical(Checked):
     """Vertical split learning: one segment per party; the server joins the parties' outputs and classifies them.
 
     Images are cut into strips from left to right, tables into runs of columns (dense and categorical ones together). If
-    a table names its parties (`party_files`), each party holds the columns of its file. The smashed data [N,
-    parties·width] are vectors. If the defense is `split_parts:parts=P` for P parties, `--parts part_1` audits the first
-    party: its columns, its segment and its gradients.
+    a table names its parties (`party_files`), each party holds the columns of its file. The smashed data are
+    vectors, [N, parties·width] with cut=3. If the defense is `split_parts:parts=P` for P parties, `--parts part_1`
+    audits the first party: its columns, its segment and its gradients.
 
     Attributes:
         parties: number of parties that hold columns; the server's side holds the labels.

@@ -89,12 +89,12 @@ class Paper:
 
     @property
     def effects(self) -> ModuleType | None:
-        """The module that judges published differences between two runs, such as `accurate_sl.effects`, or None."""
+        """The paper's module `effects`, which judges published differences between two runs; None if there is none."""
         return self._module("effects") if (self.folder / "effects.py").is_file() else None
 
     def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
-        """File name -> function that draws the figure; empty if the paper has no figures. With a run folder `run`, the
-        figures of its models are added if the paper has any (`from_runs`)."""
+        """File name -> function that draws the figure; empty if the paper has no figures. If the paper also has figures
+        of trained models (`from_runs`), the figures of the models in the run folder `run` are added."""
         if not self.pictures:
             return {}
         module = self._module("figures")

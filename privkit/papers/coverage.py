@@ -31,9 +31,10 @@ class CoverageEntry:
     table: str  # table, figure or section of the paper
     rows: str = "*"  # pattern of the names of rows, with * for any text
     columns: str = "*"  # pattern of the names of columns
-    # patterns of claims in `Paper.comparisons`; each must match a claim, whose `basis` is the state of the evidence
+    # patterns of claims in `Paper.comparisons`; each must match a claim. The weakest `basis` of the matching claims is
+    # the state of the evidence
     claims: Sequence[str] = ()
-    # methods of the paper; each must occur in an ordering of the printed quantity that we have run
+    # methods of the paper; for each, we must have run an ordering that compares the printed quantity
     methods: Sequence[str] = ()
     experiment: str = ""  # name of a configuration in the paper's folder `experiments`, without ".toml"
     # settings that replace the settings of the configuration, such as the model

@@ -95,8 +95,8 @@ class Judged:
     # mean difference over common seeds, better minus worse, with Student's 95 % interval; None below two common seeds
     difference: Interval | None
     # "ordering agrees" if the interval lies above 0, and "agrees" if it also contains the printed difference;
-    # "reversed" if it lies below 0; otherwise "undecided". "at the floor" if both attacks have at least the error of
-    # guessing the mean image, so that they recover nothing. "not run" without two common seeds.
+    # "reversed" if it lies below 0; otherwise "undecided". "at the floor" if the attacks on both methods have at least
+    # the error of guessing the mean image, so that they recover nothing. "not run" without two common seeds.
     verdict: OrderingVerdict
     # number of new seeds that would decide the ordering; 0 if the first three do; see `further_seeds.needed_seeds`
     needed: int | None = 0
@@ -165,7 +165,8 @@ def recorded(paper: str) -> dict[RunSize, list[Measured]]:
 def on_record(paper: str) -> list[Judged]:
     """Judge each ordering ("A is more accurate than B") of a paper by the results that ship with privkit. The verdict
     uses the larger of two experiments, provided that both methods were run there with the first three seeds. If these
-    seeds do not decide, only new seeds are judged (`further_seeds.judged_differences`)."""
+    seeds do not decide, and all needed new seeds were run, only the new seeds are judged
+    (`further_seeds.judged_differences`)."""
     small, medium = recorded(paper).values()
     whole = {(one.method, one.quantity) for one in medium if set(PILOT) <= set(one.values)}
 

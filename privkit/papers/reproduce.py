@@ -1,6 +1,6 @@
 """Measures a table of a paper again: audits its methods, and shows the results beside the printed numbers.
 
-Audited are the methods that the paper compares in statements such as "A is more accurate than B" (its orderings).
+The audited methods are those that the paper compares in its orderings (statements such as "A is more accurate than B").
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Work:
 def work(
     experiment: str, path: Path, changes: Mapping[str, Any], judged: str = "", runs: Collection[tuple[str, str]] = ()
 ) -> Iterator[Work]:
-    """Yield the audits (one defense, attack and seed each) of an experiment whose results a paper's orderings need.
+    """Yield the audits (one defense, attack and seed each) of an experiment that a paper's orderings need.
 
     Args:
         experiment: name of the experiment, such as cutmixsl/table_2_small, whose settings are in the file `path`.
@@ -138,8 +138,8 @@ def reproduce(
 
     Args:
         table: name of the table, as `privkit papers NAME --coverage` lists it.
-        scale: size of the experiments: "tiny" (digits that ship with privkit), "small" (the paper's data at reduced
-            size), "medium" (also the paper's network) or "paper".
+        scale: size of the experiments: "tiny" (digits that ship with privkit), "small" (the paper's data or, in
+            some papers, digits, at reduced size), "medium" (also the paper's network) or "paper".
         out: the folder for the audits' results.
 
     Raises:

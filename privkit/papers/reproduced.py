@@ -17,8 +17,8 @@ from privkit.papers.orderings import Judged, Measured, OrderingVerdict, measured
 from privkit.papers.values import printed, printed_values
 
 Scale = Literal["tiny", "small", "medium", "paper"]
-"""Scale of an experiment: digits that ship with privkit, seconds per result; the paper's data at reduced size; also the
-paper's network; or as in the paper."""
+"""Scale of an experiment. "tiny": digits that ship with privkit, seconds per result. "small": the paper's data (in some
+papers, digits) at reduced size. "medium": also the paper's network. "paper": as in the paper."""
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
@@ -98,8 +98,8 @@ def claim_patterns(name: str, table: str) -> list[str]:
 
 
 def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[ComparedClaim]:
-    """The compared claims that a table supports. Claims on differences between runs are judged on `rows` if they hold
-    these runs, otherwise on results that ship with privkit."""
+    """The compared claims that a table supports. Claims on differences between runs are judged on `rows` if these runs
+    are among `rows`, otherwise on results that ship with privkit."""
     effects, patterns = paper(name).effects, claim_patterns(name, table)
     anew = {one.claim: one for one in effects.comparisons(rows)} if effects is not None and rows else {}
     shown = {**{one.claim: one for one in paper(name).comparisons()}, **anew}.values()

@@ -68,7 +68,8 @@ def _data(name: str) -> str:
 
 def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
     """For each kind of check in `words`, yield a text that lists where the paper makes the claims with a verdict in
-    `verdicts`. "Table 11 (2 of 24)" means 2 of the 24 claims of Table 11 that were checked in this way."""
+    `verdicts`. "Table 11 (2 of 24)" means that 24 claims of Table 11 were checked in this way, and 2 have such a
+    verdict."""
     for basis, by in words.items():
         of_basis = [one for one in compared if one.basis == basis]
         places = dict.fromkeys(_place(one.claim) for one in of_basis if one.verdict in verdicts)

@@ -34,7 +34,7 @@ def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
 
 @cache
 def _known() -> dict[str, list[KnownOutcome]]:
-    """For each defense, with default options, the attacks that succeeded against it in privkit's own table."""
+    """The attacks that succeeded in privkit's own table: label of a defense -> outcomes of the attacks on it."""
     found: dict[str, list[KnownOutcome]] = {}
     with MEASURED.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -69,7 +69,8 @@ def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: Spl
 
 def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechanism) -> str:
     """A sentence if releases follow the outputs of the lower segment even outside the clip set; otherwise empty. A
-    segment that was recorded without the clipping has outputs outside the set, but correct releases lie inside."""
+    segment that was recorded without the clipping has outputs outside the set, but a correct release is a point
+    of the set plus noise."""
     over = (one.clean - inside).double()
     reach = float(over.square().sum())
     if float(over.abs().max()) <= 1e-4 * float(inside.abs().max()):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from privkit.recording.read import Recording
 
 _NUMBERS, _LONGEST = 2**18, 2**14
-"""Most numbers in all tested records together, and in one record; of larger releases, a random part is tested."""
+"""Largest count of tested numbers in all releases together, and in one release; of more, a random part is tested."""
 _LARGER = 1.5  # a difference above this multiple of the declared noise does not count as noise
 
 
@@ -44,7 +44,7 @@ class Compared:
         return "; ".join(f"{name}: {', '.join(what)}" for name, what in told if what)
 
     def hold(self, what: str, refutation: str) -> None:
-        """Add a test's outcome: `refutation` completes "the recording declares …"; empty if `what` is not refuted."""
+        """Add the outcome of a test of `what`. `refutation` completes "the recording declares …"; "" if not refuted."""
         if refutation:
             self.refuted.append(f"the recording declares {refutation}")
         else:

@@ -21,7 +21,7 @@ from privkit.files.sealed import digest
 from privkit.recording.schema import plain_bytes
 
 _ENDINGS = (".safetensors", ".npz")
-_MOST_BYTES = 4 << 30  # size limit of a file; a sparse file takes no space on a disk, but all of it in memory
+_MOST_BYTES = 4 << 30  # size limit of a file; a sparse file is small on a disk, but takes its full size in memory
 _MOST_UNPACKED = 1 << 30  # size limit of all unpacked members of an archive, unless the archive is larger
 _MOST_MEMBERS = 100_000  # largest number of members of an archive: each takes memory before it is read
 _MOST_HEADER = 16 << 20  # size limit of a safetensors header (names and shapes): some hundred thousand tensors
@@ -52,7 +52,7 @@ class Files:
         return data
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """Read the tensors of one file; `DataError` also for pickles, other formats, and excessive unpacked size."""
+        """Read the tensors of one file. Pickles, other formats and too large contents also raise `DataError`."""
         path = self.folder / name
         data = self.content(name)
         if is_pickle(data) or not name.endswith(_ENDINGS):

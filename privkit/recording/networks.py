@@ -17,14 +17,15 @@ from privkit.recording.programs import program
 from privkit.recording.schema import Network
 
 _MOST_WEIGHTS, _MOST_MODULES = 1 << 30, 100_000
-"""Most weights, and most modules and tensors, of a segment of privkit; they stop endless loops in its options."""
+"""Limits for a segment built by privkit's code: its weights, and its modules and tensors. Huge options are refused."""
 
 
 def network(
     described: Network, files: Files, domain: Domain, *, trust: Sequence[str] = (), training: bool = False
 ) -> nn.Module:
-    """Build a recorded segment with frozen weights, fixed in evaluation mode or in training mode. `trust` names the
-    modules that the user trusts; a builder's module is checked inside `privkit.files.import_path.only`."""
+    """Build a recorded segment with frozen weights, in evaluation mode or, if `training`, fixed in training mode. An
+    exported program needs its reader in `trust`. A builder's module is checked if the caller is inside
+    `privkit.files.import_path.only`."""
     if described.program:
         return _Program(program(described.program, files, trust))
     built = _built(described, files, domain).train(training).requires_grad_(False)

@@ -26,18 +26,18 @@ _MEMBER = re.compile(
     r"code/[\w/]+\.py(?:\.debug_pkl)?|(?:data|constants|traced_inputs)(?:\.pkl|/\d+)|version|byteorder"
     r"|\.data/(?:version|serialization_id)|\.format_version|\.storage_alignment"
 )
-"""Members of a TorchScript file in its folder, as `torch.jit.save` writes them."""
+"""Allowed members of a TorchScript file, by their path in its folder, as `torch.jit.save` writes them."""
 _UNREAD = re.compile(r"\.debug_pkl$|/traced_inputs[./]")
 """Members that a segment does not need: source positions, and the records on which it was traced."""
 _RUNS_WHEN_READ = re.compile(rb"__setstate__|torch\s*[.\n]\s*classes")
 """Code that torch would run before operators can be checked: a method of the program, or a C++ object."""
 _COMPUTES = frozenset({"aten", "prim", "torchvision"})
-"""Namespaces of operators that a program may call; none may be registered by another library."""
+"""Namespaces of operators that a program may call; other libraries register their operators elsewhere."""
 _REACHES_OUT = (
     *("aten::from_file", "aten::save"),
     *("prim::PythonOp", "prim::IgnoredPythonOp", "prim::rpc_async", "prim::rpc_remote", "prim::rpc_sync"),
 )
-"""Operators of these namespaces that read or write a file, reach another process, or leave TorchScript."""
+"""Forbidden operators of `_COMPUTES`: they read or write a file, reach another process, or leave TorchScript."""
 
 
 def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
@@ -89,8 +89,8 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
 
 
 def _strange(held: dict[str, bytes]) -> str:
-    """A phrase that names content which a TorchScript file does not need; empty if there is none. Two names may not
-    differ only in case, which torch ignores."""
+    """A phrase that names content which a TorchScript file does not need; empty if there is none. torch
+    ignores the case of names, so two names that differ only in case are refused, too."""
     for member in held:
         folder, _, inside = member.partition("/")
         if not _MEMBER.fullmatch(inside) or folder != next(iter(held)).partition("/")[0]:
@@ -122,7 +122,7 @@ def _scripted(held: dict[str, bytes]) -> tuple[nn.Module, frozenset[str]]:
 
 
 def _called(block: Any) -> Iterator[str]:
-    """Kinds of all nodes in a graph or block, at any depth; for nodes that create C++ objects, the object's type."""
+    """Kinds of all nodes in a graph or block, at any depth, and for nodes that make C++ objects also their types."""
     for node in block.nodes():
         yield node.kind()
         yield from (f"class::{made.type()}" for made in node.outputs() if "torch.classes" in str(made.type()))

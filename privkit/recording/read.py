@@ -42,20 +42,20 @@ class Recording:
     own_labels: bool  # whether the adversary's records have labels
     truth: Batch  # the true records, perhaps none; their labels are 0 if only records are known
     labels: Tensor | None  # true labels of all records, int64 [M], or [M, L] of 0 and 1; None if they are not known
-    # int64 [R·N, k], for R rounds of one pass: the k true records mixed into each of N releases; −1 if unknown
+    # int64 [R·N, k]: the k true records mixed into each of N releases, for the R rounds of one pass; −1 if unknown
     members: Tensor
     mechanism: SplitMechanism | None  # the declared mechanism of one pass, for the certificate; or None
     files: Mapping[str, str]  # file -> SHA-256 of what was read
     folder: Path  # the recording's folder
     row_bytes: int  # bytes of one released row in the file; `views` hold its numbers as float32
-    left_out: tuple[str, ...] = ()  # fields that are missing in an old recording's mechanism, so that it proves nothing
+    left_out: tuple[str, ...] = ()  # fields that an old recording's mechanism lacks; it then proves nothing
     trust: tuple[str, ...] = ()  # modules besides privkit from which the recording's segments and defense may be built
-    # the second cut of a U-shape in each of these rounds, with features as `smashed`; or none
+    # in a U-shape, the second cut of each round in `views`, with features as `smashed`; otherwise empty
     second: tuple[View, ...] = ()
     untrimmed: Recording | None = None  # the recording before it was cut to a budget; None if it was not cut
 
     def __repr__(self) -> str:
-        """A line without any record, which a notebook shows after `save`."""
+        """A one-line summary, which a notebook shows after `save`; it contains no private record."""
         records = f"{len(self.truth)} true and {len(self.own)} own {self.domain.records}"
         return f"Recording({self.description.name!r}, {len(self.views)} rounds, {records}, folder={str(self.folder)!r})"
 
@@ -93,9 +93,9 @@ class Recording:
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """A smaller recording: the first `own` of the adversary's records, and the last rounds of each pass. These
-        rounds have at most `victims` attacked records, but there is at least one round. The last rounds are taken,
-        since the recorded segments have the weights of the end of training."""
+        """A smaller recording, with the first `own` of the adversary's records and the last rounds of each pass. A pass
+        keeps as many rounds as have at most `victims` records together, but at least one round. The last rounds are
+        kept because the recorded segments have the weights of the end of training."""
         each = self.pass_rounds
         kept = min(each, max(1, victims // self.round_rows))
         if kept == each and own >= len(self.own):
@@ -129,8 +129,8 @@ class Recording:
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
         """The declared mechanism of one pass over the attacked records, extended to the passes that an attack reads.
 
-        Each further pass adds the rounds of a client and the releases of a record. If each epoch uses the records in a
-        secret random order, an epoch is charged as one release, so a further pass counts as an epoch.
+        Each further pass adds the rounds of a pass if the unit is a client, and the releases of one record in a pass if
+        the unit is a record. If each epoch uses the records in a secret random order, each of these counts as an epoch.
         """
         if self.mechanism is None:
             return None

@@ -40,7 +40,7 @@ class _Round:
         self.y = None if y is None else _kept(y)
 
     def crossing(self, value: Tensor | Array, name: str) -> Tensor:
-        """Copy a tensor that crosses a cut, and later its gradient, which is stored under `name`."""
+        """Copy a tensor that crosses a cut. A copy of its gradient is later stored in the attribute `name`."""
         if isinstance(value, Tensor) and value.requires_grad:
             value.register_hook(lambda gradient: setattr(self, name, _kept(gradient)))
         return _kept(value)
@@ -49,8 +49,8 @@ class _Round:
 class Recorder:
     """Keeps the last rounds of a training loop, and writes them as a recording for `privkit audit`.
 
-    Give it the module whose output crosses the cut; it then records each call of the module in training mode. Or call
-    the recorder on the output: `recorder(smashed, x=images, y=labels)`. It also records the returned gradient, and
+    Give the recorder the module whose output crosses the cut. It then records each call of the module in training mode.
+    Or call it on the output: `recorder(smashed, x=images, y=labels)`. It also records the returned gradient, and
     never changes the loop's results. In a U-shape (clients also hold the last layers), call `features` on the features
     that the server sends down.
 
@@ -96,7 +96,7 @@ class Recorder:
 
         Raises:
             UsageError: if images are not floats in [0, 1], for example because they are normalized.
-            DataError: if images are not [N, C, H, W], or if records hold NaN or infinity.
+            DataError: if images are [N, H, W, C], or if records hold NaN or infinity.
         """
         self.watched += 1
         made = self._last = _Round(smashed, x, y)
@@ -145,10 +145,10 @@ class Recorder:
     ) -> Recording:
         """Write the recording and stop watching.
 
-        As a check, the written `lower` gets the last round's records again. If its output is farther than `FAR` from
-        the release, training mode is tried as well, in which batch normalization and dropout differ. `recording.json`
-        notes the closer mode and its distance. A warning names rounds that `lower` does not reproduce, such as rounds
-        before the optimizer's last step.
+        As a check, the written `lower` gets the last round's records again, in evaluation mode. If its output is
+        farther from the release than `privkit.recording.replay.FAR`, training mode is tried, too, in which batch
+        normalization and dropout differ. `recording.json` notes the closer mode and its distance. A warning names the
+        last kept round that `lower` does not reproduce, such as a round before the optimizer's last step.
 
         Args:
             folder: folder of the recording, new or empty.
@@ -315,7 +315,7 @@ def _together(name: str, parts: list[Tensor | None], notes: list[str]) -> Tensor
 
 
 def _records(value: Tensor | Array, name: str) -> Tensor:
-    """Copy records, as float32 unless they are whole numbers; records of the shape of images must be images."""
+    """Copy records, with floats as float32. Records of shape [N, C, H, W] must be images with floats in [0, 1]."""
     kept = _kept(value)
     kept = kept.float() if kept.is_floating_point() else kept
     if kept.ndim != 4 or not len(kept):

@@ -19,13 +19,13 @@ from privkit.torch_utils.seeded import seeded
 if TYPE_CHECKING:
     from privkit.recording.read import Recording
 
-FAR = 0.05  # from this relative distance on, a lower segment does not reproduce the release
+FAR = 0.05  # above this relative distance, a lower segment does not reproduce the release
 Ask = Callable[[Tensor], Tensor]
 """A function, perhaps random: records of a round [N, ...] -> the release of each record before noise, [N, ...]."""
 
 _DRAWS = 8  # number of outputs over which a random segment is averaged
 _QUIET, _RANGES = 0.9, 2.0
-"""The two limits of `Replay.quieter`: a share of the outputs' variance, and a number of ranges of their distances."""
+"""Limits of `Replay.quieter`: a share of the expected variance, and a multiple of the range of other distances."""
 _CHANCE = 4.0  # deviations up to this number of standard errors are attributed to chance
 _FLOAT = 1e-5  # rounding may change an output by this share of the output's median over the batch
 _NUMBERS = 2**21
@@ -51,7 +51,7 @@ class Replay:
 
     def distance(self, variance: float) -> float:
         """The distance ‖release − replay‖ / ‖release‖ ≥ 0 without the part that noise explains. The noise is the
-        segment's own randomness; for a segment without randomness, noise of mean variance `variance`.
+        segment's own randomness or, for a segment without randomness, a declared noise of mean variance `variance`.
 
         The noise's expected share is subtracted from the squared distance and from the squared norm. From the squared
         distance, a margin is also subtracted, which Gaussian noise exceeds in one of 30,000 rounds. The result is 0 if
@@ -70,10 +70,10 @@ class Replay:
         """The mean square of release minus replay, divided by the expected variance, if clearly below 1; else None.
 
         Without randomness, the expected variance is `variance`, as in `distance`. For a random segment, it is the
-        variance of its outputs, and a correct release is one more output. The release is too quiet if it is nearer to
-        the mean of all outputs than every other output, by more than twice the range of the others' distances. For a
-        correct release, the probability of this is 1.5e-4 for normal distances (measured), and smaller for skewed
-        distances.
+        variance of its outputs, and a correct release is like one more output. The release is too quiet if its squared
+        distance from the mean of all outputs is smaller than that of every other output, by more than twice the range
+        of the others' squared distances. For a correct release, the probability of this is 1.5e-4 for normal distances
+        (measured), and smaller for skewed distances.
         """
         about = float((self.released - self.clean).double().square().mean())
         if not self.apart:

@@ -44,7 +44,7 @@ class Network(_Frozen):
     options: dict[str, Any] = {}  # keywords for the builder
     domain: bool = False  # whether the builder also gets the recording's domain, as the keyword `domain`
     weights: _Name = ""  # file of its state dict (safetensors or npz); empty if the builder sets the weights
-    program: _Name = ""  # file of a TorchScript program or an exported program, in place of all others
+    program: _Name = ""  # file of a TorchScript or exported program, in place of all other fields
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Network:
@@ -69,7 +69,7 @@ class _OwnerMeasurements(_Frozen):
 
 
 class _Replayed(_Frozen):
-    """Mode of the written lower segment, and distance of the replayed last round; an audit measures both again."""
+    """Mode of the written lower segment, and distance of the replayed last round; an audit measures distances anew."""
 
     # evaluation or training mode of the segment; batch normalization and dropout differ between them
     mode: Literal["eval", "train"]

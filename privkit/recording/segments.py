@@ -31,7 +31,7 @@ def lower_fields(
     *,
     trained: bool,
 ) -> tuple[dict[str, Any], str]:
-    """Make the fields of `recording.json` about the lower segment, and a warning if it does not reproduce every round.
+    """Make the fields of `recording.json` about the lower segment, and a warning on a round that it fails to reproduce.
 
     The mode is training or evaluation: the one whose output is closer to the last release, or evaluation if there is no
     round. If noise of this `variance` hides which mode is closer, training mode is used under two conditions: the

@@ -131,8 +131,9 @@ class _Task:
 
 
 class _Jobs(Executor):
-    """An executor of submitit jobs; jobs that are submitted together become one job array. `home`, for their files and
-    logs, must be visible to all nodes; `options` are submitit's parameters, with `cluster` as slurm, local or debug."""
+    """An executor of submitit jobs; jobs that are submitted together become one job array. The folder `home` holds the
+    jobs' files and logs, and must be visible to all nodes. `options` are submitit's parameters; the option `cluster`
+    is slurm, local or debug."""
 
     PAUSE = 0.5
     """Seconds between two checks of the jobs."""
@@ -163,7 +164,7 @@ class _Jobs(Executor):
                 job.cancel(check=False)
 
     def _named(self, key: str) -> str:
-        """submitit's name of a parameter, which may apply to any cluster or to Slurm only."""
+        """submitit's name of the parameter `key`; a parameter that only Slurm has gets the prefix `slurm_`."""
         if key == "time":
             return "timeout_min"
         return key if key in self._executor._valid_parameters() or key.startswith("slurm_") else f"slurm_{key}"
@@ -208,8 +209,8 @@ def _queue() -> Any:
 
 
 def _submitit_module() -> Any:
-    """Import submitit without its logging setup, which would close other log handlers of this process; jobs still run
-    it."""
+    """Import submitit without its logging setup, which would close other log handlers of this process. In the jobs,
+    the setup still runs."""
     level = "SUBMITIT_LOG_LEVEL"
     ours = level not in os.environ
     os.environ.setdefault(level, "NOCONFIG")
@@ -230,7 +231,7 @@ class Wanted:
 
 
 _Factory = Callable[[str, Wanted], Iterator[Executor]]
-"""(text after the engine's name and a colon, requirements of the run) -> its executor."""
+"""(text after the engine's name and a colon, requirements of the run) -> an iterator that yields the executor."""
 
 
 def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
@@ -260,7 +261,7 @@ def _submitit(given: str, wanted: Wanted) -> Iterator[Executor]:
 
 
 ENGINES: dict[str, _Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submitit}
-"""Name -> the function that makes its executor; without a name, the processes of `--workers` compute."""
+"""Engine name -> the function that makes the executor. Without a name, the processes of `--workers` compute."""
 
 
 @contextmanager

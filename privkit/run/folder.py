@@ -43,8 +43,8 @@ class RunFolder:
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """The files that a cell (defense, attack, seed) wrote or continues from, except its result; without a cell,
-        all."""
+        """The files that a cell (defense, attack, seed) wrote or continues from, except its result; without a cell, the
+        files of all cells."""
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
         control = "*" if cell is None else f"{glob.escape(file_name(cell.attack.name))}-*"
         found = [path for home in homes for path in self.path.glob(f"{home}/*")]

@@ -1,4 +1,4 @@
-"""The run folder with a single writer; it survives killed processes, full disks and other commands."""
+"""The run folder with a single writer; its files survive killed processes, full disks and other commands."""
 
 from __future__ import annotations
 
@@ -209,8 +209,8 @@ class RunLedger(RunFolder):
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
         """Store a worker's `files` (path in the folder -> content), and remove the checkpoints `gone`. Files that mark
-        work as finished are written last. Files of a finished model or result are not replaced, except the record of
-        files that its code read."""
+        work as finished are written last. Files of a finished model or result are not replaced, except a model's
+        provenance, which also lists the files that the model's code read."""
         marks = {"models": TRAINED, "cells": "result.json"}
         for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):
             path, mark = inside(self.path, *name.split("/")), marks.get(name.partition("/")[0])

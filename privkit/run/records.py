@@ -24,7 +24,7 @@ MADE_OF = "made_of.json"  # in the folder of a model or a cell: its provenance, 
 SCORES = "scores.npz"
 """File in a cell's folder: values float64 [N] and positive bool [N], of attacks that score two kinds of examples."""
 PICTURES = "per_example.npz"  # in a cell's folder: every image's metrics, and the first images with their guesses
-STRIP = "reconstructions.png"  # in a cell's folder: the first images above their guesses, which the report draws
+STRIP = "reconstructions.png"  # in a cell's folder: a picture of the first images above their guesses, for the report
 GUESSES = "guesses.npz"
 """File in a cell's folder: `guess`, all guesses of an attack on a recording without the true records, as uint8 [N, H,
 W, C] for images, and as ids or fields for other records."""
@@ -79,7 +79,7 @@ def holds(home: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Read a run folder's manifest, or None. Errors do not advise to delete files, which may be somebody else's."""
+    """Read a run folder's manifest; None without one. Errors advise no deletion, since files may be somebody else's."""
     file = root(path) / "manifest.json"
     try:
         data = read_bytes(file, MOST_TEXT)

@@ -18,7 +18,7 @@ TABLE = Path(__file__).with_suffix(".csv")
 AUTO_THREAT_MODELS: tuple[ThreatModel, ...] = ("query", "weights", "many_passes", "weights_and_many_passes")
 """Threat models that `auto` covers."""
 LINKED = ("white_box", "white_box:passes=8")
-"""Attacks on mixed images if their clients share a lower segment; in the table, each client has its own segment."""
+"""Further attacks on mixed images if the clients share a lower segment; in the table, each client has its own one."""
 AMONG_CANDIDATES = ("nearest_record:repeats=64", "nearest_record:repeats=64,passes=8")
 """Attacks that find out which of the adversary's own records were sent, from one pass and from several."""
 
@@ -34,10 +34,11 @@ class Chosen:
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """Choose the attacks of `--attack auto` for one defense.
 
-    A table lists the strongest attacks on single defenses. For options that the table lacks, the attacks that
-    identified the most records in the registry of measured defenses come before the table's attacks. For a chain, or if
-    neither table nor registry has the options, the table's attacks on each stage come first, and a general list
-    follows. `shared` says whether several clients share a lower segment.
+    For images, a table lists the strongest attacks on single defenses. If the table lacks the defense's options, but
+    the registry of measured defenses has them, the attacks that identified the most records in the registry come first,
+    then the table's attacks on this defense. In all other cases, the table's attacks on each stage come first, then a
+    general list. For other records, only the general list is used. `shared` says whether several clients share a lower
+    segment.
 
     >>> from privkit.parts.registry import parse
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _OF_TRAININGS = ("data_root", "download", "tune")
-"""Settings without effect on a recording; the other settings that a recording refuses are part of it."""
+"""Settings without effect on an audit of a recording; for every other refused setting, the recording has a value."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """The settings that a manifest stores, always with the data root: all of them or, for a recording, those the user
-    gave."""
+    """The settings that a manifest stores: for a recording, those that the user gave; otherwise all. The data root is
+    always stored."""
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
     return table.kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
@@ -298,8 +298,8 @@ def _auxiliary(given: Any, dataset: Component) -> str:
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Set an attack's epochs from the budget unless the user named them; `UsageError` for an attack with a faulty
-    declaration."""
+    """Set an attack's epochs from the budget unless the user named them. Raises `UsageError` for an attack with a
+    faulty declaration."""
     from privkit.attacks.declaration import check_declared
 
     spec: AnyAttack = attack.spec

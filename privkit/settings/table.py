@@ -31,7 +31,8 @@ class Setting:
     many: bool = False  # whether several values may be given, by a flag that is repeated or a list in a file
     default: Any = None  # default value; None if there is none, or if it depends on other settings
     absent: str = ""  # the behavior without the setting, in words, if `default` does not show it
-    # converts a value from a flag, a file or Python to its checked form; by default, a switch is a bool, `many` a list
+    # converts a value from a flag, a file or Python to its checked form; the table's default check demands a bool for a
+    # switch, and makes a list of a single value if `many`
     check: Callable[[Any], Any] = lambda given: given
     answer: bool = True  # whether the setting may change a result, so that the fingerprint of a run depends on it
     file: bool = True  # whether a configuration file may hold the setting

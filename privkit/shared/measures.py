@@ -25,7 +25,7 @@ class Measure:
     within: tuple[float, float] = UNIT  # range of the values (low, high), which limits intervals over seeds
     unit: str = ""  # unit of the values; empty for a number without unit
     digits: int = 3  # number of printed decimals
-    # whether the truth chooses a threshold or class names, so that even random guesses exceed chance
+    # whether a threshold or class names are fitted to the truth, so that even random guesses exceed chance
     fitted: bool = False
     # whether attacks and runs are compared by this measure; False if another measure says the same
     compared: bool = True
@@ -242,7 +242,7 @@ FLOORS: dict[str, Floor] = {
 }
 """Name -> guess that needs no release."""
 CONSTANT_ATTACKS = frozenset(floor.name for floor in FLOORS.values() if floor.mounted)
-"""Registered attacks that only make such a guess."""
+"""Names of the registered attacks that only make a guess of `FLOORS`."""
 
 
 def measure(name: str) -> Measure:
@@ -266,8 +266,8 @@ def floor_title(name: str, protocol: str = "") -> str:
 
 
 def differs(values: Mapping[str, float | None]) -> bool:
-    """Whether the scores of one guess differ between protocols, to three decimals, since protocols attack other
-    records.
+    """Whether the scores of one guess, by protocol, differ in three decimals. They may, since each protocol attacks its
+    own records.
 
     >>> differs({"sl": 0.1841, "cutmixsl": 0.1732}), differs({"sl": 0.1841, "cutmixsl": 0.1839}), differs({})
     (True, False, False)
@@ -278,7 +278,8 @@ def differs(values: Mapping[str, float | None]) -> bool:
 def deciding(names: list[str]) -> str:
     """The name of the measure by which a result's attacks are compared.
 
-    It is the first name in the table of measures that is in `names`; else the first of `names`; else "".
+    It is the first measure of a kind of records, such as "mse" for images, if it is in `names`; else the first of
+    `names`; else "".
 
     >>> deciding(["psnr", "mse"]), deciding(["sharpness"]), deciding([])
     ('mse', 'sharpness', '')

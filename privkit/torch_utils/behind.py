@@ -1,4 +1,4 @@
-"""A lower segment whose last part runs after the defense. An adversary with its weights can undo that part."""
+"""A lower segment whose last part runs after the defense. An adversary who has that part's weights can undo it."""
 
 from __future__ import annotations
 

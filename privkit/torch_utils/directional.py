@@ -25,7 +25,7 @@ def along(
         chunk: number of directions computed together; each takes the memory of one record's pass.
 
     Returns:
-        A function from a record of d numbers, [d], and k directions, [d, k], to the derivatives of its m outputs,
+        A function from a record of d numbers, [d], and k directions, [d, k], to the derivatives of the m outputs,
         float64 [m, k].
 
     >>> along(lambda x: x.square(), (2,))(np.array([1.0, 3.0]), np.eye(2))

@@ -6,7 +6,7 @@ import torch
 
 
 def computes_bfloat16(device: torch.device) -> bool:
-    """Whether the device computes bfloat16 natively. CUDA GPUs before Ampere only emulate it, slowly."""
+    """Whether the device computes bfloat16: false only for CUDA GPUs before Ampere, which emulate it slowly."""
     return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
 
 

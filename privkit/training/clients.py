@@ -32,7 +32,7 @@ from privkit.training.stacked import Filtered, Stacked
 def frozen_block(dim: int, seed: int) -> nn.Module:
     """The transformer block that clients run on tokens [..., dim] after a shuffle; its weights are public and fixed.
 
-    It is T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
+    It is T2T-ViT's block: MLP ratio 3, and the largest number of heads with 64 channels or more each, at least one.
 
     Source: Yao et al., patch shuffling, §IV-B ("the model weights of the additional transformer block are fixed").
     """
@@ -142,12 +142,12 @@ class Clients(nn.Module):
             seed: seed of the frozen block, the defense's networks, and mixing ratios that are drawn once.
             protocol: the protocol; None for one client with one server.
             block: a transformer block that clients run, frozen, after a shuffle: the model's first block above the cut
-                (`privkit.models.tokens.first_block`). A defense with frozen_block="first" needs it; with "auto",
-                clients run a block only if it is given here.
+                (`models.tokens.first_block`). A defense with frozen_block="first" needs it; with "auto", it is optional.
 
         Raises:
             UsageError: if the defense does not suit the protocol, the records or the segment's output, or if the
-                segment fails on records of this shape.
+                segments of several clients fail together and one after another.
+            ValueError: if the defense needs a frozen block, and `block` is missing or the output is not [N, T, D].
         """
         protocol = protocol or SplitProtocol()
         protocol.check_group(defense.name, defense.group)

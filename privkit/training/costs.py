@@ -33,7 +33,7 @@ def client_costs(
 
     `upper` is the segment above the cut. In a U-shape (clients also hold the last layers), features and their gradient
     cross the second cut even if the lower segment is frozen. If weights are averaged once per epoch, each round counts
-    1/`rounds_an_epoch` of this cost. `seed` determines the random masks of the counted round.
+    1/`rounds_an_epoch` of the averaging's cost. `seed` determines the random masks of the counted round.
     """
     protocol, device = clients.protocol, private.x.device
     rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)

@@ -34,7 +34,7 @@ def evaluate(
     labels of other images; with the true labels, a defense that leaks them would look accurate.
 
     Args:
-        clients: the clients' segments and the defense; mixing and steps for training only are left out.
+        clients: the clients' segments and the defense, without its steps that mix or that act only in training.
         upper: the server's segment; its first output holds the scores of the classes.
         images: test images, on the clients' device; images that do not fill a last round are left out.
         batch_size: images per client and round.

@@ -199,8 +199,9 @@ def train(
         The trained segments, the losses, and how often the training released each record.
 
     Raises:
-        UsageError: if there are fewer images than one round needs, or a batch is too small for the defense.
-        TrainingDiverged: if a loss or weight is not finite; the message names the first such step and its clients.
+        UsageError: if there are fewer images than one round needs, a batch is too small for the defense, labels do not
+            suit the classes or the loss, or DP-SGD is not possible.
+        TrainingDiverged: if a loss or weight is not finite; for a loss, the message names the first such step.
     """
     checkpoint = checkpoint or Checkpoint()
     protocol, batch, device = clients.protocol, spec.batch_size, private.x.device
@@ -349,7 +350,7 @@ def _check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
 
 
 def round_order(shares: ClientPartition, protocol: SplitProtocol, batch: int, rounds: int, draws: Generator) -> Tensor:
-    """Draw which private images each client sends in each step of an epoch: indices, int64 [steps, clients, B]."""
+    """Draw which private images each client sends in each step of an epoch: int64 [steps, n, B], for n senders."""
     if protocol.clients == 1:
         own = shares.of(0).to(draws.device).sort().values
         order = own[torch.randperm(len(own), generator=draws, device=draws.device)]

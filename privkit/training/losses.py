@@ -26,8 +26,8 @@ class OwnLoss(Protocol):
 
         Args:
             outputs: the output of `forward` for these records.
-            labels: labels, int64 [N]; or float [N, L] if each record has L labels, or if a defense mixed labels of L
-                classes or added noise to them.
+            labels: class numbers, int64 [N]; or float [N, L] if each record has L labels, or if a defense mixed or
+                noised labels of L classes; or texts as float token ids [N, T], if the model predicts texts.
         """
 
 

@@ -111,8 +111,8 @@ def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec:
 
     Noisy updates add the quantity `updates_epsilon`: the replace-one ε of the updates alone for one record, at the same
     δ, given everything that the server sees. Privacy of the whole run is claimed only if the smashed data also have a
-    privacy bound. If the best epoch is chosen on raw data (labels, or clients' images without noise), nothing is
-    proven.
+    privacy bound. Nothing is proven if the best epoch is chosen among networks that learned from raw data (labels, or
+    clients' images without noise).
     """
     updates = release_count.lower_model
     private = certificate.kind == "differential_privacy"

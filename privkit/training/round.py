@@ -166,8 +166,8 @@ def _one_by_one(
 ) -> Round:
     """Run a round with one server step for each client, as in CutMixSL's ×n variant.
 
-    For each client, its mixing group mixes a new message, whose gradient flows only to this client. If a client has
-    several messages, the result contains the last one.
+    For each client, its mixing group mixes a new message, whose gradient flows only to this client. In the result,
+    losses and groups cover all messages; the other values are those of the last message of each full group.
     """
     losses, members, groups = [], [], clients.groups(number, draws)
     for seat in range(clients.defense.group):

@@ -166,7 +166,7 @@ class CopiesOnce:
 
     def __init__(self, lowers: Stacked) -> None:
         self._lowers = lowers
-        # number of further rounds to compute in full, too; None if all are
+        # number of further rounds to compute in full, too; None if all rounds are computed in full
         self.trials = _TRIALS if type(lowers) is Stacked else None
 
     def __call__(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:

@@ -103,9 +103,9 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 class Painter(nn.Module):
     """Turns a release into a picture of the image's size, [N, channels, H, W], by one linear map at each position.
 
-    The map gives a square of pixels for each position. If the squares together are smaller than the image, but by fewer
-    pixels a side than half the number of positions, zeros are added around the picture, as after convolutions without
-    padding. Otherwise the picture is resized.
+    The map gives a square of pixels for each position. The squares may leave out some rows and columns of the image's
+    pixels. If along each axis these are fewer than half the positions, zeros are added around the picture, as after
+    convolutions without padding. Otherwise the picture is resized.
     """
 
     def __init__(self, geometry: MapGeometry, channels: int) -> None:

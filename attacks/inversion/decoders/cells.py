@@ -27,8 +27,8 @@ class CellDecoder(Decoder):
     squared error divided by the column's variance for numbers, and the cross-entropy for categories. The initial output
     of a column is its mean, or the frequencies of its categories.
 
-    `sample` holds releases of some of the adversary's records, and `own` [M, C] the records. Give many records: most
-    counts in a table are small, and a few rows would miss large counts. `columns` holds each column's number of
+    `own` [M, C] holds records of the adversary, and `sample` the releases of some of these records. Give many records:
+    most counts in a table are small, and a few rows would miss large counts. `columns` holds each column's number of
     categories, 0 for numbers. The width is a multiple of 16.
 
     Source: privkit's own, after patch_shuffling §V-B.1: "a transformer structure, containing a vector-wise part and an

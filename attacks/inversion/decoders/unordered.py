@@ -193,8 +193,7 @@ def _relations(geometry: Geometry) -> Tensor:
 
 
 class Standardized(nn.Module):
-    """Normalizes tokens [..., D] in two ways, and joins both results, [..., 2D]: by channel statistics of `sample`, and
-    within each token.
+    """Normalizes tokens by channel statistics of `sample` and within each token, and joins both: [..., D] -> [..., 2D].
 
     The first half keeps a token's norm, which carries information; the second is for tokens of very different norms.
     Whitening was worse in measurements: decoded patches were matched to wrong patches.

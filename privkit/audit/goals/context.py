@@ -155,11 +155,12 @@ class AttackContext:
         return None
 
     def block(self) -> nn.Module | None:
-        """The public block that the clients run after the defense; None if they run none."""
+        """The public block that clients run after the defense; None if unknown or absent, or if the adversary lacks
+        parts of the release."""
         return None if self._edge is None else public_block(self._edge)
 
     def lower(self) -> nn.Module | None:
-        """The lower segment that a white-box adversary knows; None if there is none."""
+        """The lower segment that a white-box adversary knows; None if it is unknown or differs between clients."""
         return None if self._edge is None else shared_lower(self._edge)
 
     def upper(self) -> nn.Module | None:
@@ -175,7 +176,7 @@ class AttackContext:
         return ""
 
     def keeps_labels(self) -> bool:
-        """Whether the clients of a U-shape keep their labels. Attacks on labels are then attacks by the server."""
+        """Whether clients keep their labels, as in a U-shape. If so, the server runs the attacks on labels."""
         return False
 
     def upper_history(self) -> list[nn.Module] | None:
@@ -220,8 +221,8 @@ class AttackContext:
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
         """Run the attack's control experiments, in which it must succeed on easy data and fail on noise.
 
-        `mount` runs the experiments. Its results are stored, so it is called once for each attack, release shape and
-        value of the keywords `of`.
+        `mount` runs the experiments. Their results are stored, so `mount` is called once for each attack, release shape
+        and value of the keywords `of`.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
@@ -270,7 +271,7 @@ def must_read(attack: AnyAttack, domain: Domain) -> None:
 
 
 def must_have_one_label(context: AttackContext) -> None:
-    """Raise `NotApplicable` if the attack infers one label per record, but records have several."""
+    """Raise `NotApplicable` if records have several labels each, for an attack that uses one label per record."""
     if several(context.seed_data.victims.y):
         name = context.cell.attack.name
         raise NotApplicable(f"{name} reads one label per record, and these records have several each")

@@ -1,4 +1,4 @@
-"""Clients that test whether an attack works at all: they apply the run's defense to the record itself."""
+"""Clients for tests of whether an attack works at all: they apply the run's defense to the records themselves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WHOLE = 1e-4  # a projection counts as complete if it misses at most this share
 _HALF = 0.5  # a release contains a word if the projection of a 1 at the word's place is above this
 _HALVINGS = 8  # number of scale factors 1, 1/2, 1/4, … that are tried until the defense's bounds change no record
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
-"""Effects of a stage that an attack must undo; clipping and parts only remove something from a record."""
+"""Effects of a stage that an attack must undo. Clipping and splitting only remove something from a record."""
 
 
 def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Defended:
@@ -65,8 +65,8 @@ def _unknown(stage: Defense) -> str:
 
 
 def _within_bounds(defense: Defense, white: Tensor) -> float:
-    """The largest factor of 1, 1/2, 1/4, … such that the defense's clamp or norm bound does not change a white image
-    times this factor; 1 if there is none."""
+    """The largest of the factors 1, 1/2, 1/4, … for which the defense's clamp or norm bound leaves a white image times
+    this factor unchanged; 1 if no tried factor does."""
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
     return next((f for f in factors if torch.equal(defense.public_transform(f * white), f * white)), 1.0)
 
@@ -92,8 +92,8 @@ class HonestClients:
     ) -> HonestClients:
         """Build clients for a control experiment: they send the records themselves through the defense, without noise.
 
-        `shape` is a record's shape; images can be smaller than those of the run. If the defense moves or drops tokens,
-        `marked` adds a mark to each token that reveals its record (`Marked`).
+        `shape` is a record's shape; images can be smaller than those of the run. `marked`, for a defense that moves or
+        drops tokens, adds to each token of an image a mark that reveals the token's image (`Marked`).
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
         device = next(iter(edge.parameters()), torch.zeros(())).device

@@ -43,9 +43,10 @@ Look = Callable[[Tensor], Tensor]
 
 
 def ask(context: TrainedContext) -> Row:
-    """Run a canary attack: each attacked image or its counterpart is sent, at random, and the attack guesses which.
+    """Run a canary attack: for each attacked image, a coin chooses one of two contents, and the attack guesses which.
 
-    The chosen image is sent as often as the run sends a record. The result has a lower bound on ε.
+    The contents are the image and a counterpart or, for an attack on gradients, two labels of the image. The chosen one
+    is sent as often as the run sends a record. The result has a lower bound on ε.
     """
     attack: CanaryAttack = context.cell.attack.spec
     seed = context.cell.seed
@@ -115,7 +116,7 @@ class Sending:
 
 
 def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Send each of K images or, by its coin, its counterpart: the candidate image with the most different release."""
+    """Send each of K images (`coins` true) or its counterpart: the candidate with the most different release."""
     edge, victims = context.model.edge, context.seed_data.victims
     size, passes, silent = context.round_size, context.release_count.epochs, noiseless(edge)
     located = tells_where(silent, victims.x[:size])
@@ -174,7 +175,7 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
 
 
 def tells_where(edge: Clients, images: Tensor) -> bool:
-    """Whether public randomness reveals each image's mixing weight at each position, as it does without a shuffle."""
+    """Whether each image's mixing weight at each position is public, with no shuffle or block that hides positions."""
     if edge.defense.level != "smashed" or not edge.defense.keeps_positions or edge.block is not None:
         return False
     return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.weights is not None
@@ -206,7 +207,7 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
     """Compute the mixtures that are expected with each of K canaries and with its counterpart in each of P passes: two
     tensors [P, K, ...].
 
-    The other images of a mixture are assumed to be the mean of a canary and its counterpart. `present` and `absent`,
+    Each other canary in a mixture counts as the mean of its own and its counterpart's release. `present` and `absent`,
     [K, ...], are the releases of each canary and its counterpart alone. `members`, int64 [P, places in a pass], is the
     number of the canary at each place, −1 for none.
     """
@@ -328,7 +329,7 @@ class _Distinguish(AuditGoal):
     ask = staticmethod(ask)
 
     def cost(self, attack: CanaryAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Estimate the cost: each canary is sent without a training step, in a third of the time of one step."""
+        """Estimate the cost: each round of canaries is sent without training, in a third of a training step's time."""
         return Cost(steps=config.budget.epochs * sizes["victims"] / sizes["a_round"] / 3)
 
 

@@ -166,7 +166,7 @@ def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> 
 def _at_cuts(
     cuts: Sequence[Cut], transcript: Transcript, context: AttackContext, stage: Stages, of_epoch: Epoch | None = None
 ) -> dict[Cut, Asked]:
-    """Run the attack (see `asked`) at each cut where it can run; raises `NotApplicable` if there is none."""
+    """Run the attack (see `asked`) at each cut where it can run; raises `NotApplicable` if there is no such cut."""
     found, reasons = dict[Cut, Asked](), list[NotApplicable]()
     for cut in cuts:
         try:

@@ -99,8 +99,8 @@ def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
 def _fit(context: TrainedContext) -> Fit:
     """Make a function that trains a shadow model on given images and returns its prediction function.
 
-    The adversary's other images are added until the real model's number of images is reached. The function itself
-    stores no attacked image.
+    If the adversary's own images are disjoint from the private ones, some of them are added, up to the real model's
+    number of images. The function itself stores no attacked image.
     """
     config, cell, real = context.config, context.cell, context.seed_data
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size

@@ -64,7 +64,8 @@ class TrainedContext(AttackContext):
         must_send(self)
 
     def checks(self) -> tuple[Check, ...]:
-        """Check a claim that rests on a user's own defense stage and, if each record has one label, the accuracy."""
+        """Check a claim that rests on a user's own part. Also check the accuracy if the loss is cross-entropy with one
+        label per record or token."""
         claim, test, accuracy = declaration_check(self.certificate), self.seed_data.splits.test, self.row.accuracy
         if accuracy is None:
             return claim
@@ -145,10 +146,10 @@ class TrainedContext(AttackContext):
         return LiveClients(edge, private, data.shares, training, data.victims, seed, guard=guard, passes=passes)
 
     def led(self, rounds: int) -> dict[str, Any]:
-        """The new certificate and limits, as fields of the result row, if a hijack lasted longer than the training;
-        else empty.
+        """The new certificate and limits, as fields of the result row, if a hijack lasted longer than the training.
 
-        The `rounds` of the hijack count as whole epochs.
+        The `rounds` of the hijack are rounded up to whole epochs. The result is empty if the hijack was not longer, or
+        without differential privacy of the release.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"
@@ -173,7 +174,7 @@ def must_send_labels(context: TrainedContext) -> None:
 
 
 def must_get_gradients(context: TrainedContext) -> None:
-    """Raise `NotApplicable` if clients get no gradient back, or one gradient for many messages."""
+    """Raise `NotApplicable` if clients get no gradient back, or if a round mixes a record into several messages."""
     edge = context.model.edge
     if edge.protocol.updates == "message" and edge.defense.group > 1:
         raise NotApplicable(

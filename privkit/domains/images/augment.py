@@ -76,8 +76,8 @@ _LUMINANCE = (0.299, 0.587, 0.114)
 
 
 def jitter(images: Tensor, generator: Generator) -> Tensor:
-    """Change brightness, contrast, saturation and hue of every image, float [N, 3, H, W] in [0, 1], in this order, and
-    make a tenth of them grey at random.
+    """Change brightness, contrast, saturation and hue, in this order, of every image, float [N, 3, H, W] in [0, 1].
+    Each image becomes grey with probability 0.1.
 
     Source: torchvision's ColorJitter and RandomGrayscale with the settings of Mabuchi and Ishikawa, §4.2. The original
     ColorJitter also draws the order of the four changes.

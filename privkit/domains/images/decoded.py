@@ -32,8 +32,8 @@ class _NotOnScale(DataError):
 def _unit_pixels(picture: Image, size: int, channels: int) -> NDArray[np.float32]:
     """The centre square of a picture, resampled to float32 [size, size, channels] in [0, 1]; channels = 1 means grey.
 
-    16-bit grey is divided by 65535. 32-bit integers are read as 16-bit grey, which is how Pillow opens such files;
-    floats are taken unchanged. Raises `_NotOnScale` for values beyond the scale.
+    16-bit grey is divided by 65535. 32-bit integers count as 16-bit grey, because Pillow opens some 16-bit files as
+    32-bit integers. Floats are taken unchanged. Raises `_NotOnScale` for values beyond the scale.
     """
     from PIL import Image, ImageOps
 
@@ -55,7 +55,7 @@ def _unit_pixels(picture: Image, size: int, channels: int) -> NDArray[np.float32
 
 
 Size = Annotated[int, Ge(1), Le(1024)]
-"""Side in pixels. At the largest, a single message of 50 pictures takes more than half a gigabyte."""
+"""Side in pixels. At the largest side, a single message of 50 pictures takes more than half a gigabyte."""
 
 
 @dataclass(frozen=True, kw_only=True)

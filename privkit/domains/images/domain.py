@@ -21,7 +21,7 @@ from privkit.shared.measures import IMAGES, Records
 _CHANNELS = (1, 3, 4)
 _SATURATED = 0.5  # share of pure-white pixels above which images look clipped
 _DARK = 0.25
-"""If all pixels are darker, images use little of [0, 1], as 12-bit values in 16-bit files do."""
+"""If all pixels are darker than this, images use little of [0, 1], as 12-bit values in 16-bit files do."""
 
 
 def scale_of(images: NDArray[np.generic]) -> float:

@@ -176,7 +176,7 @@ class ImageFolder(Checked):
     """Your own pictures: DATA_ROOT/<class>/<picture>, one folder per class.
 
     Grey pictures become RGB with three equal channels, transparency is dropped, and the centre square of each picture
-    is resampled to the same side. `folder` with grey=true and `arrays` keep one channel.
+    is resampled to the same side. To keep one channel, use the dataset `arrays`, or `folder` with grey=true.
 
     Attributes:
         size: side in pixels after centre cropping.

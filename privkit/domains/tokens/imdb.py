@@ -28,8 +28,8 @@ _LISTED = re.compile(r"aclImdb/(train|test)/urls_(neg|pos)\.txt")
 class Imdb(TextReading):
     """25,000 training and 25,000 test film reviews; the label says whether a review is positive.
 
-    The other options are those of `TextReading`. The paper accurate_sl reads 256 tokens of BERT's cased tokenizer: to
-    do the same, put BERT's tokenizer.json into the data root and name it in `tokenizer`.
+    The options are those of `TextReading`. The paper accurate_sl reads 256 tokens of BERT's cased tokenizer: to do
+    the same, put BERT's tokenizer.json into the data root and name it in `tokenizer`.
 
     Source: Maas et al. 2011; accurate_sl, Table 1.
     """
@@ -82,7 +82,9 @@ class _Files:
         return next(("/".join(part) for part in parts if not self.reviews.get(part)), "")
 
     def rows(self, part: str) -> Iterator[tuple[str, tuple[str, bytes | None]]]:
-        """Yield (place, (label, text)) for each review of a part; the text is None if the review's file is missing."""
+        """Yield (place, (label, text)) for each review of a part; the text is None if the review's file is missing. For
+        a damaged archive, ("the end", (`damage`, None)) comes first.
+        """
         if self.damage:
             yield "the end", (self.damage, None)
         for label in _LABELS:

@@ -30,12 +30,12 @@ _KINDS = {
     "person": (9_604_000, 10_810_000),
     "plant": (11_530_000, 13_130_000),
 }
-"""Kind -> the range of WordNet 3.0 offsets of its nouns, since WordNet's file of nouns is ordered by kind."""
+"""Kind -> the range of its nouns' offsets in WordNet 3.0, whose file of nouns is ordered by kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Definitions(Checked):
-    """20,000 definitions of English nouns; the label is the kind of the defined thing: an animal, an artifact, food, …
+    """20,527 definitions of English nouns; the label is the kind of the defined thing: an animal, an artifact, food, …
 
     Attributes:
         length: number of tokens kept of each definition.
@@ -176,7 +176,7 @@ class AmazonReviews(TextReading):
 
 
 def _review(line: bytes) -> Labelled:
-    """Parse a line in one of the three formats into stars and text; raises `BadRow` for other formats."""
+    """Parse a line of JSON, fastText's format or the official CSV into stars and text; raises `BadRow` for others."""
     row = utf8(line)
     if row.startswith("{"):
         stars, text = _of_json(row)

@@ -108,8 +108,8 @@ def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> lis
 
 
 def best_scales(settings: Settings, scale: float) -> Array:
-    """The scale λ* with the smallest error for each simulated pair of M and X, float [draws] in [0, 1]. It is to be
-    compared with the λ that is best on average. `scale` is σ of Gaussian noise, or b of Laplace noise."""
+    """The scale λ* with the smallest error for each simulated pair of M and X, float [draws] in [0, 1], for comparison
+    with the λ that is best on average. `scale` is σ of Gaussian noise, or b of Laplace noise."""
     noise, best = CutNoise(law=settings.law, scale=scale), []
     for batch in _batches(settings):
         signal = (batch.clean["linear"] ** 2).sum(axis=1)

@@ -61,7 +61,7 @@ class _JudgedEffect:
     # the difference without the fault and with the exact derivative of mask or scale; None if it was not run
     exact: Interval | None
     # "survives" if the interval without the fault lies above 0, "reversed" if below. "vanishes" if it contains 0, but
-    # two other intervals lie above 0: the difference with the fault, and by how much this difference is larger.
+    # two others lie above 0: of the difference with the fault, and of this difference minus the one without the fault.
     # "undecided" otherwise; "not run" below two common seeds.
     verdict: _Verdict
     length: str = ""  # the runs' training steps and the epoch that was kept; "" if the rows do not say

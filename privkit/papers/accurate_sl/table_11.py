@@ -35,8 +35,8 @@ class PrintedBound:
 
     @cached_property
     def certificate(self) -> Certificate:
-        """The printed ε, as the claim of a certificate for one release of n numbers in [−1, 1]. Its `lower` is the
-        exact ε; the claim is sound if the printed ε is at least the exact one. Its quantity `formula` is the value of
+        """The printed ε, as the claim of a certificate for one release of n numbers in [−1, 1]. The certificate has the
+        exact ε as `lower`, and is sound if the printed ε is at least as large. Its quantity `formula` is the value of
         the paper's formula at the L2 diameter 2√n: 2c√n/σ with c = √(2·ln(1.25/δ)), or 2√n/b for Laplace noise."""
         n, scale, claim = self.dimensions, self.scale, self.epsilon
         if self.noise == "laplace":
@@ -88,7 +88,7 @@ TABLE_11: tuple[PrintedBound, ...] = tuple(
     for name, layer in _SPLIT_LAYERS.items()
     for scale in (0.3, 0.5, 0.7)
 )
-"""The paper's own 24 rows of Table 11; its two rows of earlier work print no bound of a split-learning mechanism."""
+"""The paper's own 24 rows of Table 11. The other two rows, of earlier work, print no bound for split learning."""
 
 
 def row_of(name: str, noise: str, scale: float) -> PrintedBound | None:

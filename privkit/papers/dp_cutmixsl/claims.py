@@ -74,9 +74,10 @@ def corollary_1_epsilon(setting: GroupRelease, order: float, delta: float) -> fl
 def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
     """The claim of Theorem 1, as a certificate: its Rényi bound at α = `order`, converted to (ε, δ)-DP.
 
-    The claim is not a valid bound in four cases: mixing ratios λ are random; clients add the noise, so that the
-    theorem's variance is wrong; a client fills ⌈λN⌉ > λN of N patches; or the squared distance of two labels can exceed
-    the theorem's D_y.
+    The claim is not a valid bound if mixing ratios λ are random. It can also be too small in four cases: clients add
+    the noise, so that the theorem's variance is wrong; a client fills ⌈λN⌉ > λN of N patches; these patches hold a
+    larger share of the coordinates than of the patches; or the squared distance of two labels can exceed the theorem's
+    D_y.
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
     """

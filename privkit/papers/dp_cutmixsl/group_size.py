@@ -32,7 +32,7 @@ def published_group_size(setting: GroupRelease, order: float, delta: float) -> f
 
     ε₁,s and ε₁,y are the Rényi bounds for smashed data and labels without mixing, and ε_o is the conversion to (ε,
     δ)-DP. The formulas minimize k(ε(α) + ε_o), which approximates Corollary 1 only if ε(α) + ε_o is much smaller than
-    1. With the paper's parameters it exceeds 1 for every k, so k₂* and k₃* do not minimize Corollary 1's ε′
+    1. With the paper's α and δ, this sum exceeds 1 at k₂* and k₃*, so these sizes do not minimize Corollary 1's ε′
     (`exact_group_size` does). Raises ValueError for the mechanism "dp_sl", since its ε′ grows with k.
 
     Source: the DP-CutMixSL paper, Corollary 1.
@@ -47,7 +47,7 @@ def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float
     The exponent in ε′ is B/k + C/k² + ε_o, where B = 0 and C = ε₁,s + ε₁,y for Mixup, and B = ε₁,s and C = ε₁,y for
     CutMix. The derivative vanishes at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. With p = B/k + 2C/k² and t = −ln(1 −
     p) this means t = ε_o + B/k + C/k². As 1/k grows, the right side grows more slowly than the left, so the root is
-    unique; it lies in [ε_o, ε_o + 1]. Raises ValueError for "dp_sl", as `published_group_size` does.
+    unique; its t lies in [ε_o, ε_o + 1]. Raises ValueError for "dp_sl", as `published_group_size` does.
 
     Source: derived; minimizes Eqs. 23 and 24.
     """

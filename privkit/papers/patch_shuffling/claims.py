@@ -12,9 +12,9 @@ from privkit.shared.certificate import Certificate
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
     """The claim of Proposition 2 about batch shuffling, as a certificate: all orders are equally likely (σ-privacy).
 
-    The claim covers all N·B patches of B = `batch` images with N = `tokens` patches, of which `kept` stay with their
-    image. The numbers of permutations equal those of `certificates.batch_shuffle`. The proposition holds only if no
-    patch stays with its image, or if the batch is one image.
+    The claim covers all N·B patches of B = `batch` images with N = `tokens` patches each; `kept` patches of each image
+    stay with it. The numbers of permutations equal those of `certificates.batch_shuffle`. The proposition holds only if
+    no patch stays with its image, or if the batch is one image.
 
     Source: the patch shuffling paper, Proposition 2, Eqs. 7 and 8.
     """
