@@ -142,7 +142,7 @@ class Clients(nn.Module):
             seed: seed of the frozen block, the defense's networks, and mixing ratios that are drawn once.
             protocol: the protocol; None for one client with one server.
             block: a transformer block that clients run, frozen, after a shuffle: the model's first block above the cut
-                (`models.tokens.first_block`). A defense with frozen_block="first" needs it; with "auto", it is optional.
+                (`models.tokens.first_block`). A defense with frozen_block="first" needs it; with "auto" it is optional.
 
         Raises:
             UsageError: if the defense does not suit the protocol, the records or the segment's output, or if the
