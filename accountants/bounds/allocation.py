@@ -236,11 +236,12 @@ def _convolved(left: Array, right: Array) -> Array:
 
 
 def _reverse(orders: Array, places: int, mu: float) -> Array:
-    """Upper bounds on D_α(Q‖P) = ln(E L^{−β})/β with β = α − 1, at the given orders. Here Q is the release without the
-    shift, P the release with it, L = P/Q, and t = `places`.
+    """Upper bounds on D_α(Q‖P) = ln(E_Q L^{−β})/β with β = α − 1, at the given orders. Here Q is the release without
+    the shift, P the release with it, L = P/Q, and t = `places`.
 
-    With the lognormal variable X and M(u) = E e^{−uX}, E L^{−β} − 1 = ∫ s^{β−1} (M(s/t)^t − e^{−s}) ds/Γ(β). If this
-    integral cannot be computed, the result is (1 + β/t)·μ²/2, since a mean is at least the geometric mean.
+    Under Q, L is the mean of t independent copies of the lognormal variable X. With M(u) = E e^{−uX}, E_Q L^{−β} − 1 =
+    ∫ s^{β−1} (M(s/t)^t − e^{−s}) ds/Γ(β). The result is at most (1 + β/t)·μ²/2, which holds since L is at least the
+    copies' geometric mean; it equals this number if the integral cannot be computed.
     """
     beta = np.asarray(orders - 1, float)
     geometric = (1 + beta / places) * mu * mu / 2

@@ -74,7 +74,7 @@ class TruncatedLosses:
 
     @property
     def largest(self) -> Array:
-        """The largest finite loss of each piece in either direction, [S]."""
+        """The largest absolute value of each piece's finite losses, [S]."""
         return np.asarray(np.maximum.reduceat(np.abs(self.loss).max(1), self.starts))
 
     def chosen(self, pieces: NDArray[np.bool_]) -> TruncatedLosses:

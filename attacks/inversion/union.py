@@ -1,4 +1,5 @@
-"""Union of passes: a token has the same numbers in each pass, so several passes reveal a record's token set."""
+"""Union of passes: a token has the same values in each pass, so several passes reveal a record's tokens, even if each
+pass drops some of them or mixes in tokens of other records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Writes the segments of a recording as programs or weights, with their mode and their distance from the release."""
+"""Writes the segments of a recording as programs or weights; for the lower segment, also its mode (training or
+evaluation) and how far its output is from the release."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class PartyFiles:
             raise DataError(f"{self.name}: no file has a column {self.label!r}; name one of {known} with label=…")
 
     def _joined(self, tables: Mapping[str, _Columns]) -> tuple[dict[str, list[str]], str]:
-        """Join the columns of all parties for the ids that every party has, and count these ids in a sentence."""
+        """Join the columns of all parties for the ids that all have, and say in a sentence how many they are."""
         places = [{number: row for row, number in enumerate(table[self.id])} for table in tables.values()]
         common = sorted(set.intersection(*map(set, places)))
         if not common:
