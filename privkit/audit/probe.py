@@ -219,7 +219,13 @@ class _Watch(NoSession):
     def __init__(self, limit: float, now: Callable[[], float]) -> None:
         self.limit, self.now, self.start = limit, now, now()
         self.marks: list[tuple[float, int]] = []
-        self.total = 0
+        self.total, self.begun = 0, 0.0
+
+    def load(self) -> dict[str, Any] | None:
+        """Note when the attack begins its epochs: the time before, such as that of queries, belongs to no epoch."""
+        if not self.marks:
+            self.begun = self.now() - self.start
+        return super().load()
 
     def report(self, done: int, total: int, value: float) -> None:
         self.marks.append((self.now() - self.start, done))
@@ -243,7 +249,7 @@ def _timed(attack: Any, given: Any, watch: _Watch) -> Timed:
     if not seen:
         return Timed(seconds=elapsed, reason=idle)
     (first, one), (last, done) = watch.marks[0], watch.marks[-1]
-    an_epoch = (last - first) / (done - one) if done > one else first / max(1, one)
+    an_epoch = (last - first) / (done - one) if done > one else (first - watch.begun) / max(1, one)
     planned, doublings = (getattr(attack, name, 0) for name in ("epochs", "doublings"))
     planned = planned if isinstance(planned, int) else 0
     # the attack doubles its epochs while this helps; estimated as 3/4 of the maximum

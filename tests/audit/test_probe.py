@@ -91,6 +91,24 @@ def test_an_attack_without_an_epoch_in_its_time_is_timed_on_smaller_rounds(monke
     assert timed.seconds == pytest.approx(50 * sizes[-1][1])
 
 
+def test_the_time_before_the_first_epoch_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queries before the first epoch were taken for a part of each of 80 epochs: 1,380 s stood for 30."""
+    now = 0.0
+    attack = resolve({**SMALL, "attack": "black_box:epochs=50"}).attacks[0]
+
+    def run(observation: ImageObservation, generator: torch.Generator, watch: Session) -> None:
+        nonlocal now
+        now += 100.0
+        watch.load()
+        now += 2.0
+        watch.report(1, 50, 0.0)
+
+    monkeypatch.setattr(type(attack.spec), "run", lambda spec, *given: run(*given))
+    monkeypatch.setattr(probe, "clock", lambda device: lambda: now)
+    timed = probe.attack_time(Rehearsal.of(CONFIG, CONFIG.defenses[0], POOLS, CPU), attack, limit=1.0)
+    assert timed.seconds == pytest.approx(100 + 50 * 2)
+
+
 def test_a_hijack_takes_as_many_rounds_for_any_number_of_records() -> None:
     """The estimate of fsha on digits was 9485 s, by the number of records; its rounds take less than a minute."""
     timed = Timed(seconds=3.0, epochs=5, records=8, victims=2)
