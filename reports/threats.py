@@ -196,7 +196,7 @@ def _verdict(
         said = f"not possible: {'; '.join(dict.fromkeys(row.reason for row in own))}"
         return ThreatVerdict(**given, outcome="not_applicable", sentence=said)
     if said := _failed(own):
-        against = tuple(name for name in ranked if name not in {row.attack for row in own})
+        against = tuple(name for name in passed if name not in {row.attack for row in own})
         return ThreatVerdict(**given, outcome="no_number", sentence=said, against=against)
     return ThreatVerdict(**given, outcome="not_tried", sentence=NOT_TRIED)
 

@@ -135,6 +135,8 @@ def test_what_does_not_apply_or_failed_or_cannot_be_trusted_is_no_verdict() -> N
     assert found["malicious"].sentence == "no sound number: fsha failed its control"
     assert found["weights"].outcome == found["malicious"].outcome == "no_number"
     assert found["passive"].outcome == "holds"
+    beside = judged(broken, attacked("mine:Bad", "query", 0.09, checks=(weak,)), attacked("black_box", "query", 0.08))
+    assert beside["weights"].against == ("black_box",)
 
 
 def test_a_break_by_an_attack_that_failed_its_control_says_so_and_a_sound_one_comes_first() -> None:
