@@ -39,6 +39,10 @@ from privkit.wire.channel import moved_view
 from privkit.wire.transcript import RecordedRound, Transcript
 
 _ROUNDED = 2**-23  # relative error of a quotient of whole numbers that is stored as float32
+_ONE_PASS = (
+    "the attack reads {} passes, which send the same records again, and the declared ε is for records that are drawn "
+    "anew in each round, or for the mixing ratios of one pass"
+)
 _DECLARED = "ε holds for the mechanism that the recording declares; privkit did not run it"
 
 
@@ -205,8 +209,9 @@ def recorded_context(start: AttackContext) -> _RecordedContext:
     assert source is not None
     device, passes = start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
     write_record(folder.model(cell.model_id) / TRAINED, {"model": cell.model_id, "files": {}, "recorded": source.files})
-    declared, mechanism = declared_by(source), source.mechanism_of(min(passes, source.description.passes))
-    certificate = _certificate(source, declared, mechanism, config.delta)
+    read = min(passes, source.description.passes)
+    declared, mechanism = declared_by(source), source.mechanism_of(read)
+    certificate = _certificate(source, declared, mechanism, config.delta, read)
     limits = limits_of(certificate, mechanism) if certificate is not None else None
     misleading = {"lower", "query", *(() if declared.quieter is None else ("imitate",))}
     doubt = declared.doubt(passes) if misleading & known_to(cell.attack.spec) else ""
@@ -238,9 +243,10 @@ def _accuracy(source: Recording) -> Interval | None:
 
 
 def _certificate(
-    source: Recording, declared: Declared, mechanism: SplitMechanism | None, delta: float
+    source: Recording, declared: Declared, mechanism: SplitMechanism | None, delta: float, passes: int = 1
 ) -> Certificate | None:
-    """The declared mechanism's certificate, which claims nothing if the data refute it; None without a mechanism."""
+    """The declared mechanism's certificate for `passes` passes, which claims nothing if the data refute it or if it
+    covers one pass only; None without a mechanism."""
     if source.left_out:
         made = nothing(
             f"this old recording (schema version {source.description.schema_version}) leaves out "
@@ -251,6 +257,8 @@ def _certificate(
         return None
     elif declared.compared.refuted:
         made = nothing("; ".join(declared.compared.refuted))
+    elif passes > 1 and source.covers_one_pass:
+        made = nothing(_ONE_PASS.format(passes))
     else:
         made = epsilon(mechanism, delta)
         # Gradients follow from labels, wherever the loss was computed: at the server, or at a U-shape's clients.

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.accountants.spec.mixing import RealizedRatios
 from privkit.accountants.spec.records import from_json, to_json
+from privkit.accountants.spec.secrets import ShuffledEpochs
 from privkit.attacks.base import View
 from privkit.domains.base import Batch, several
 from privkit.domains.domain import Domain
@@ -130,13 +132,26 @@ class Recording:
         """The declared mechanism of one pass over the attacked records, extended to the passes that an attack reads.
 
         Each further pass adds the rounds of a pass if the unit is a client, and the releases of one record in a pass if
-        the unit is a record. If each epoch uses the records in a secret random order, each of these counts as an epoch.
+        the unit is a record. If each epoch uses the records in a shuffled order, each of these counts as an epoch. A
+        mechanism that `covers_one_pass` is not extended.
         """
-        if self.mechanism is None:
-            return None
+        if self.mechanism is None or passes == 1 or self.covers_one_pass:
+            return self.mechanism
         rounds = self.description.rounds // self.description.passes
         each = rounds if self.mechanism.unit == "client" else self.whole.most_released or rounds
         return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each * self.mechanism.turn)
+
+    @property
+    def covers_one_pass(self) -> bool:
+        """Whether the declared ε holds for one pass only: for records that are drawn anew in each round or epoch, while
+        further passes send the records of the first one again, and for mixing ratios of a given number of rounds."""
+        found = self.mechanism
+        if found is None:
+            return False
+        secret = isinstance(found.participation, ShuffledEpochs) and found.participation.records is not None
+        return (
+            found.participation.rate < 1 or secret or isinstance(getattr(found.mixing, "ratio", None), RealizedRatios)
+        )
 
     def members_of(self, number: int) -> Tensor:
         """The true records mixed into each released row of round `number`, int64 [N, k]; −1 if unknown."""

@@ -14,8 +14,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from privkit.accountants.spec.parts import Poisson, WithoutReplacement
 from privkit.accountants.spec.records import to_json
-from privkit.accountants.spec.secrets import ShuffledEpochs
+from privkit.accountants.spec.secrets import RandomAllocation, ShuffledEpochs
+from privkit.audit.declared import declared_by
+from privkit.audit.recorded import _certificate
 from privkit.domains.images.domain import Images
 from privkit.errors import DataError, PrivkitError
 from privkit.files.import_path import Untrusted
@@ -61,6 +64,26 @@ def test_a_further_pass_of_a_shuffled_run_is_a_further_release(tmp_path: Path) -
     for mechanism in (shuffled, replace(MECHANISM, rounds=1)):
         counted = [replace(found, mechanism=mechanism).mechanism_of(passes) for passes in (1, 2, 7)]
         assert [one and one.turns for one in counted] == [1, 2, 7]
+
+
+def test_an_epsilon_for_records_drawn_anew_says_nothing_of_further_passes(tmp_path: Path) -> None:
+    """They send the records of the first pass again: 8 passes over 20 sampled rounds had 2.2 stated for about 23."""
+    found = read_recording(written(tmp_path / "r", {"truth.members": torch.arange(ROWS)}, passes=2))
+    for participation in (
+        Poisson(rate=0.05),
+        WithoutReplacement(chosen=5, clients=100),
+        RandomAllocation(participations=1, epoch_rounds=10),
+        ShuffledEpochs(epoch_rounds=10, records=100),
+    ):
+        relation: Any = "add_or_remove_one" if isinstance(participation, Poisson | RandomAllocation) else "replace_one"
+        drawn = replace(MECHANISM, participation=participation, rounds=10, relation=relation)
+        recording = replace(found, mechanism=drawn)
+        assert recording.covers_one_pass
+        assert [recording.mechanism_of(passes) for passes in (1, 2)] == [drawn, drawn]
+        claim = _certificate(recording, declared_by(recording), drawn, 1e-5, passes=2)
+        assert claim is not None
+        assert "the attack reads 2 passes" in claim.statement
+    assert not replace(found, mechanism=MECHANISM).covers_one_pass
 
 
 @pytest.mark.parametrize("order", ["=", ">", "<"])
