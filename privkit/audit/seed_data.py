@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,7 +97,8 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedDa
     if config.training.fraction < 1:
         kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
         cpu = replace(cpu, private=cpu.private[kept])
-    splits = Splits(**{name: part.to(device) for name, part in cpu.parts.items()}, classes=cpu.classes)
+    moved: dict[str, Any] = {name: part.to(device) for name, part in cpu.parts.items()}
+    splits = replace(cpu, **moved)
     protocol = config.protocol.spec
     shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
     victims = _victims(config, splits, shares)

@@ -198,6 +198,12 @@ class Defense(Checked, ABC):
         """Sentences about the defense that an audit reports, for example on what the defense estimated."""
         return ()
 
+    @property
+    def keyed(self) -> bool:
+        """Whether clients share a secret that stays the same in all rounds. Queries may reveal it, but a server that
+        only watches does not know it."""
+        return False
+
     def noiseless(self) -> Defense:
         """The same defense with negligible noise, used by an adversary who knows the mechanism."""
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]

@@ -53,6 +53,10 @@ class FedPass(OnSmashed[Nothing]):
     sigma: NonNegative = 1.0
     seed: Whole = 0
 
+    @property
+    def keyed(self) -> bool:
+        return True
+
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
         require_messages(self.name, smashed)
         rows = smashed.flatten(0, 1)

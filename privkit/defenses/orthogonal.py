@@ -54,6 +54,10 @@ class OrthogonalMap(OnSmashed[_Mapped]):
     secret: bool = True
     matrix_seed: Whole = 0
 
+    @property
+    def keyed(self) -> bool:
+        return self.secret
+
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, _Mapped]:
         require_messages(self.name, smashed)
         released = self.public_transform(smashed.flatten(0, 1)).view_as(smashed)

@@ -23,6 +23,8 @@ class Splits:
         test: records on which the task's accuracy is measured.
         classes: number of classes, or of 0/1 labels that each record has.
         validation: records on which each epoch of training is evaluated; None if there are none.
+        official_test: whether the test records are a test set that the dataset brings, which may differ in kind from
+            the training records.
     """
 
     private: Batch
@@ -30,6 +32,7 @@ class Splits:
     test: Batch
     classes: int
     validation: Batch | None = None
+    official_test: bool = False
 
     @property
     def domain(self) -> Domain:
@@ -107,6 +110,7 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
         test=test_batch,
         classes=pools.classes,
         validation=held_out,
+        official_test=pools.test is not None,
     )
     for part in parts.parts.values():
         if several(part.y):

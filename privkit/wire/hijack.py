@@ -153,11 +153,11 @@ def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Ten
     """A function by which the server applies the clients' defense to its own smashed data (`ImageObservation.imitate`).
     The clients' defense and frozen block are public. Of the clients' lower segments, only the output's shape is used.
 
-    The result is None if the defense acts on images before the lower segments, mixes several clients, is applied by the
-    server, changes the shape of smashed data, or has no effect on them.
+    The result is None if the defense acts on images before the lower segments, mixes several clients, is keyed (the
+    clients share a secret), is applied by the server, changes the shape of smashed data, or has no effect on them.
     """
     messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
-    if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
+    if sites.images or not sites.smashed or any(stage.group > 1 or stage.keyed for stage in sites.smashed):
         return None
     soft = any(stage.soft_labels for stage in sites.smashed)
 

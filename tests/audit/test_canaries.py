@@ -293,6 +293,14 @@ def test_one_record_of_a_client_is_said_to_be_one() -> None:
     assert "95 % confidence, for this row alone" in told.statement
 
 
+@pytest.mark.usefixtures("no_report", "no_controls")
+def test_a_single_canary_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"budget": "smoke:victims=1,epochs=1", "dataset": "tiny_digits", "threads": 1}
+    run = run_audit(defense="none", attack="canaries", training="batch_size=1", out=tmp_path / "run", **given)
+    assert [row.status for row in run.rows] == ["not_applicable"]
+    assert "the coins of all 1 fell alike" in run.rows[0].reason
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_report", "no_controls")
 def test_rows_of_an_audit_that_cannot_refute_say_so_and_exit_clean(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Who counts as a member, in which company candidates are asked about, and what shadow models may not redraw."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,11 +62,13 @@ def test_members_are_what_training_released(protocol: SplitProtocol, partition: 
     context: Any = SimpleNamespace(
         seed_data=SimpleNamespace(splits=SimpleNamespace(private=data), shares=shares),
         config=SimpleNamespace(training=spec, budget=SimpleNamespace(epochs=epochs)),
-        model=SimpleNamespace(edge=edge),
+        model=SimpleNamespace(edge=edge, known={"best_epoch": 1}),
         cell=SimpleNamespace(seed=0),
     )
     context.order = partial(TrainedContext.order, context)
     assert torch.equal(released(context), torch.cat(seen).unique())
+    context.config.training = replace(spec, keep="best")  # the model of the first epoch has seen no more than this
+    assert torch.equal(released(context), torch.cat(seen[: len(seen) // epochs]).unique())
 
 
 @pytest.mark.slow

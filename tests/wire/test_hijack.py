@@ -19,8 +19,10 @@ from privkit.defenses.base import Defense
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.cutout import RandomCutout
 from privkit.defenses.dp_cutmixsl import DpMixSl
+from privkit.defenses.fedpass import FedPass
 from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
+from privkit.defenses.orthogonal import OrthogonalMap
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.base import Batch
 from privkit.domains.partition import Iid
@@ -88,6 +90,8 @@ def test_the_public_frozen_block_is_a_part_of_what_clients_do() -> None:
         (DpMixSl(group=2), 2),
         (RandomCutout(level="input"), 1),
         (GaussianNoise(place="server"), 1),
+        (OrthogonalMap(), 1),  # a server that sends no query does not know the clients' key
+        (FedPass(), 1),
     ],
 )
 def test_nothing_to_imitate(defense: Defense, clients: int) -> None:

@@ -37,6 +37,10 @@ _STANDS = "claim_stands"  # name of the check that the claim is not refuted
 _EXPECTED_FROM = 8
 """Number of noise-free releases whose mean is a canary's expected release; more than one because of shuffles."""
 _CANDIDATES = 1_024  # number of auxiliary images among which counterparts are searched, over all clients
+_ALIKE = (
+    "a fair coin chooses each attacked record's content, and the coins of all {} fell alike, so no guess can be told "
+    "from another; attack more records, or take another seed"
+)
 _MEET = "in the lower segment, images of a batch affect each other"
 Look = Callable[[Tensor], Tensor]
 """A function: images [N, ...], in whole rounds -> the release of each image without noise, [N, ...]."""
@@ -59,6 +63,8 @@ def ask(context: TrainedContext) -> Row:
     context.begin()
     draws = Generator().manual_seed(derive(seed, "canaries"))
     coins = torch.rand(len(context.seed_data.victims), generator=draws) < 0.5
+    if bool(coins.all()) or not bool(coins.any()):  # the proof needs fair coins, so none is tossed again
+        raise NotApplicable(_ALIKE.format(len(coins)))
     sending = (smashed if attack.on == "smashed" else gradients)(context, coins, draws)
     shape, claim = context.seed_data.splits.domain.shape, sending.claim
     seen = {name: getattr(sending, name) for name in ("views", "rows", "present", "absent")}

@@ -25,6 +25,12 @@ from privkit.training.losses import class_scores
 from privkit.training.no_labels import drawn_labels
 from privkit.training.round import answered
 
+_OTHER_KIND = (
+    "non-members are from the test set that the dataset brings; if its records differ in kind from the training "
+    "records, the AUC shows this difference as well as membership"
+)
+_CHOSEN_ON = "the epoch was chosen as the best on the test images, which are the non-members here"
+
 
 def ask(context: TrainedContext) -> Row:
     """Run a membership inference attack on private images that training released, and equally many test images.
@@ -61,18 +67,24 @@ def ask(context: TrainedContext) -> Row:
     doublings = context.config.escalate if attack.mounting.shadow_models else 0
     answers, went = escalated(mounted, better_than_chance, checkpoint, most=doublings, unit="shadow models")
     checkpoint.remove()
-    notes = (went.sentence,) if doublings and went.sentence else ()
-    return context.row.model_copy(update={"answers": answers, "checks": checks, "notes": notes})
+    notes = {
+        went.sentence: bool(doublings),
+        _OTHER_KIND: splits.official_test,
+        _CHOSEN_ON: context.config.training.keep == "best_test",
+    }
+    told = tuple(note for note, applies in notes.items() if note and applies)
+    return context.row.model_copy(update={"answers": answers, "checks": checks, "notes": told})
 
 
 def released(context: TrainedContext) -> Tensor:
     """Indices of the private images that training released at least once, ascending, int64 on the images' device.
 
-    An image is never released if it is left over at the end of every epoch, or if its client never reaches it.
+    An image is never released if it is left over at the end of every epoch, or if its client never reaches it. If the
+    model of the best epoch is kept, only the epochs up to this one count.
     """
-    private = context.seed_data.splits.private
+    private, config, best = context.seed_data.splits.private, context.config, context.model.known["best_epoch"]
     seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)
-    for epoch in range(context.config.budget.epochs):
+    for epoch in range(config.budget.epochs if config.training.keep == "last" or best is None else best):
         seen[context.order(epoch).flatten()] = True
     return seen.nonzero().flatten()
 
