@@ -206,8 +206,8 @@ class Mounting(Generic[Held, Output]):
         returns_auxiliary: whether every guess is one of the adversary's records. Control experiments then hide the
             attacked records among the adversary's.
         shadow_models: number ≥ 0 of shadow models that the attack trains.
-        labeled: number ≥ 0 of records per label whose label the attack knows. With 0, an attack that uses known labels
-            gets one record with the positive label in each round.
+        labeled: number ≥ 0 of records that the attack knows for each label. An attack that uses known labels and
+            leaves this at 0 gets one record with the positive label in each round.
         gradients: for an attack on labels, whether it reads the returned gradients, and so needs a lower segment that
             is trained; other attacks keep the default.
         architecture_only: whether the attack uses only the architecture of a lower segment, and not the weights.

@@ -290,9 +290,9 @@ def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
 class SimulatedPasses:
     """Answers queries by simulation: shuffles tokens read from the adversary's images, and combines the passes.
 
-    It satisfies `privkit.attacks.base.Query`. Without noise, the clients' shuffle returns exact copies of tokens, and
-    passes differ only in the rows in which a token appears. So these rows are drawn at random, and no copies have to be
-    matched.
+    It satisfies `privkit.attacks.base.Query`. Without noise, a shuffle returns the same tokens in every pass, in other
+    rows. So the simulation only draws the row of each token in each pass. It knows which token it put there, and need
+    not match the tokens of different passes.
     """
 
     own: OwnTokens  # tokens read from the adversary's images, with their patches

@@ -93,7 +93,7 @@ def read_approximately(
     once: Tensor,  # [B, T, D], the tokens that came back for the first B images, which are one round
     again: Tensor,  # [B, T, D], the tokens that came back for the same images in a second round
 ) -> _ApproximateTokens:
-    """Find, by queries, approximate tokens of the adversary's patches, although a token also depends on other images.
+    """Find approximate tokens of the adversary's patches by queries, where tokens depend on a message's other images.
 
     Raises `NotApplicable` if too few rounds are allowed, or if tokens reveal too little of the adversary's patches.
     """

@@ -46,8 +46,8 @@ def findings(name: str) -> dict[str, list[str]]:
         ],
         "What fails": [
             *_stated(compared, _BY, "fails", "differs"),
-            f"{own} {len(other)} of {len(ran)} differences {lost} the opposite sign (the paper claims: {listed})"
-            * bool(other),
+            f"{own} {len(other)} of {len(ran)} differences {lost} the opposite sign (the paper claims, about accuracy "
+            f"unless another quantity is named: {listed})" * bool(other),
         ],
         "What is open": [
             *_stated(compared, _OPEN, "unproven"),

@@ -160,7 +160,8 @@ def effect_verdict(effect: PublishedEffect, found: Mapping[_Run, Mapping[int, fl
 def _gaps(
     effect: PublishedEffect, found: Mapping[_Run, Mapping[int, float]], change: Callable[[str], str]
 ) -> dict[int, float]:
-    """Differences of the two runs' accuracies by seed, after `change` is applied to the texts of their defenses."""
+    """The better run's accuracy minus the worse run's, by seed. The runs are found by their defenses' texts; `change`
+    maps a text of the paper to the one that is looked up."""
     better, worse = (
         found.get((experiment, change(defense)), {}) for experiment, defense in (effect.better, effect.worse)
     )
