@@ -32,8 +32,8 @@ NO_POSTERIOR = (
 )
 
 _UNEVEN = {
-    "final_shuffle": "before the release, only the orders inside an image are equally likely, and given the patches not "
-    "even these: natural patches fit together, so a solver may still recover the order",
+    "final_shuffle": "before the release, only the orders inside an image are equally likely, and given the patches "
+    "not even these: natural patches fit together, so a solver may still recover the order",
     "kept_in_place": "the original order is the most likely one even before one looks at the patches; natural patches "
     "also fit together, so a solver may still recover the order",
 }
@@ -166,10 +166,7 @@ def batch_shuffle(
                 f"at least {_ten_to(different)} orders of the batch that look different: there are {permutations}, and "
                 f"up to {_ten_to(alike, up=True)} give the same release, as patches are equal; {REORDERING_NOT_DP}"
             )
-    if worth == 0:
-        nothing = _UNMOVED
-    else:
-        nothing = _FEW_ORDERS if quantities["log10_permutations"] == 0 else ""
+    nothing = _UNMOVED if worth == 0 else _FEW_ORDERS if quantities["log10_permutations"] == 0 else ""
     return Certificate(
         kind="nothing" if nothing else "permutation_count",
         statement=nothing or statement,
