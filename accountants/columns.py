@@ -182,7 +182,7 @@ COLUMNS: tuple[Column, ...] = (
         "record alone in a row; empty gives no credit for the order",
         belongs="sampling = shuffled_epochs",
     ),
-    Column("rate", _decimal(above=0, most=1), "for sampling = poisson, in (0, 1]", belongs="sampling = poisson"),
+    Column("rate", _decimal(above=0, most=1), "for sampling = poisson, from 1e-300 to 1", belongs="sampling = poisson"),
     Column(
         "rounds",
         _whole(),

@@ -333,7 +333,9 @@ class Ledger:
             return limited
         would = f"exceed the filter of ε = {budget.epsilon:g} at δ = {budget.delta:g}"
         spent = budget.epsilon if self._counts else 0.0
-        raise _refusal(one, rounds, fits, would, ", or add noise", spent, inf)
+        countable = cost_of(one, 1, 1)[limited.at] < inf
+        other = ", or add noise" if countable else ": the filter, which the first charge chose, cannot count this noise"
+        raise _refusal(one, rounds, fits, would, other, spent, inf)
 
     def _check_kind(self, one: SplitMechanism) -> None:
         kept = next(iter(self._counts), one)

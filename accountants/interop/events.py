@@ -33,11 +33,12 @@ class Event:
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
-    """Translate a mechanism into the dp_accounting event with the same meaning, or in one case into a costlier event.
+    """Translate a mechanism into the dp_accounting event with the same meaning, or in two cases into a costlier event.
 
-    This is the case if sampled clients take secret places in a mixture whose fixed mixing ratios differ. dp_accounting
-    has no event for the mean over the places. The event then describes the place with the largest ratio, so its ε is an
-    upper bound, and privkit's ε is smaller.
+    In the first case, sampled clients take secret places in a mixture whose fixed mixing ratios differ. dp_accounting
+    has no event for the mean over the places, so the event describes the place with the largest ratio. In the second
+    case, single rows are shuffled in a secret order (`ShuffledEpochs` with `records`). The event describes a record
+    whose place is known. In both cases the event's ε is an upper bound, and privkit's ε is smaller.
 
     The noise multiplier is 1/μ: the noise divided by the largest distance between the releases of two neighbors.
     dp_accounting itself divides the noise by one record's norm, but its accountants disagree on the cost of a
@@ -168,7 +169,8 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
         ValueError: for any other event or relation, with the reason. A ledger composes mechanisms of several kinds.
 
     Source: dp_accounting 0.6. The mechanism of an event from `to_dp_event` has the ε of the original mechanism up to
-    rounding. A replace-one mechanism without sampling comes back as add-or-remove-one.
+    rounding, or a larger ε if the event is costlier (see there). A replace-one mechanism without sampling comes back as
+    add-or-remove-one.
 
     >>> from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent
     >>> mechanism = from_dp_event(SelfComposedDpEvent(GaussianDpEvent(2.0), 4), NeighboringRelation.REPLACE_SPECIAL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import lgamma, log
+from math import ceil, floor, lgamma, log
 
 from privkit.accountants import validate
 from privkit.accountants.shuffles.permutations import (
@@ -31,6 +31,14 @@ NO_POSTERIOR = (
     "solver may still recover the order"
 )
 
+_UNEVEN = {
+    "final_shuffle": "before the release, only the orders inside an image are equally likely, and given the patches "
+    "not even these: natural patches fit together, so a solver may still recover the order",
+    "kept_in_place": "the original order is the most likely one even before one looks at the patches; natural patches "
+    "also fit together, so a solver may still recover the order",
+}
+"""Variant -> what replaces `NO_POSTERIOR` if outcomes are not equally likely."""
+
 _ONE_ORDER = (
     "nothing is claimed: an image has a single token, or all its tokens are equal, so it has only one order; use more "
     "tokens per image (images whose side is not a prime number); no differential privacy"
@@ -39,6 +47,8 @@ _ONE_ORDER = (
 _FEW_ORDERS = (
     "nothing is claimed: so many tokens of a batch are equal that its order is no secret; no differential privacy"
 )
+
+_UNMOVED = "nothing is claimed: every patch stays where it is; no differential privacy"
 
 _TOGETHER = (
     "two patches of one image are in one output more often than patches of two images, and every round shows this again"
@@ -108,7 +118,8 @@ def batch_shuffle(
 
     `multiplicities` says how often each different patch of the batch occurs; these numbers m sum to N·B. With equal
     patches, up to ∏m! orders give the same batch, so a guess is right up to ∏m! times as often, and
-    `log10_permutations` is reduced accordingly. None means that all patches differ.
+    `log10_permutations` is reduced accordingly. None means that all patches differ. If no patch can move, the
+    certificate claims nothing.
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8; a union bound for equal patches. Proposition 2 of the paper
     (σ-privacy over N·B patches) is false for K ≥ 1 and is not claimed here.
@@ -153,12 +164,12 @@ def batch_shuffle(
         if alike > 0:
             statement = (
                 f"at least {_ten_to(different)} orders of the batch that look different: there are {permutations}, and "
-                f"up to {_ten_to(alike)} give the same release, as patches are equal; {REORDERING_NOT_DP}"
+                f"up to {_ten_to(alike, up=True)} give the same release, as patches are equal; {REORDERING_NOT_DP}"
             )
-    few = multiplicities is not None and quantities["log10_permutations"] == 0
+    nothing = _UNMOVED if worth == 0 else _FEW_ORDERS if quantities["log10_permutations"] == 0 else ""
     return Certificate(
-        kind="nothing" if few else "permutation_count",
-        statement=_FEW_ORDERS if few else statement,
+        kind="nothing" if nothing else "permutation_count",
+        statement=nothing or statement,
         quantities=quantities,
         assumptions=(
             "the permutations are uniform, fresh for every batch, and unknown to the server",
@@ -168,7 +179,7 @@ def batch_shuffle(
             f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {_ten_to(worth)}",
             "Proposition 2, σ-privacy over all patches of the batch, is false as soon as a patch is kept",
             *((_TOGETHER,) if tokens > 1 and kept > 0 else ()),
-            NO_POSTERIOR,
+            *((NO_POSTERIOR if even else _UNEVEN[variant],) if worth > 0 else ()),
         ),
         source="Yao et al., patch shuffling, Eq. 7, Eq. 8, Algorithm 2",
     )
@@ -179,5 +190,8 @@ def _must_sum_to(what: str, total: int, multiplicities: Sequence[int]) -> None:
         raise ValueError(f"multiplicities must sum to {what} ({total}), got {found}")
 
 
-def _ten_to(log10: float) -> str:
-    return f"10^{log10:.1f}"
+def _ten_to(log10: float, *, up: bool = False) -> str:
+    """A count as a power of ten, whose exponent is rounded down (or `up`) to one decimal, so that a shuffle does not
+    seem to hide more than it does."""
+    tenths = ceil(10 * log10 - 1e-8) if up else floor(10 * log10 + 1e-8)  # 1e-8: the rounding of sums of logarithms
+    return f"10^{max(0, tenths) / 10:.1f}"

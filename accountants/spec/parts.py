@@ -6,7 +6,7 @@ from dataclasses import InitVar, dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from privkit.accountants import validate
 from privkit.accountants.spec.mixing import (
@@ -19,7 +19,7 @@ from privkit.accountants.spec.mixing import (
     rounded_up_to_patches,
 )
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, GaussianLaw, LawName
-from privkit.constraints import Checked, Count, Fraction, Named, Positive, check_fields
+from privkit.constraints import Checked, Count, Named, Positive, check_fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,9 @@ class Mixup(Checked):
     Attributes:
         ratio: the distribution of the mixing ratios λ_i.
         colluding: whether the bound assumes that the group's other clients give their data and their noise to the
-            server. Then only the attacked client's own noise protects it, and mixing does not lower the bound. The
-            other clients also reveal who took part, so sampling is not secret.
+            server. If clients add the noise (`site="client"`), only the attacked client's own noise then protects it,
+            and mixing does not lower the bound. Noise that the mixer adds stays secret. The other clients also reveal
+            who took part, so sampling is not secret.
     """
 
     kind: ClassVar[str] = "mixup"
@@ -160,11 +161,11 @@ class WithoutReplacement(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson(Checked):
-    """Every record or client takes part by an independent secret coin, with probability `rate` in (0, 1]. The
-    neighboring relation must be add-or-remove-one."""
+    """Every record or client takes part by an independent secret coin, with probability `rate`, from 1e-300 to 1.
+    The neighboring relation must be add-or-remove-one."""
 
     kind: ClassVar[str] = "poisson"
-    rate: Fraction
+    rate: Annotated[float, Ge(1e-300), Le(1)]  # 1/rate must not overflow
 
 
 @dataclass(frozen=True, kw_only=True)

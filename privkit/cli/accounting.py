@@ -31,7 +31,10 @@ _SEARCHED = (*_NOISE, "rounds", "group", "delta")
 
 _Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows without one.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
-Fast = Annotated[bool, typer.Option("--fast", help="Closed forms and Rényi bounds only: no numerical composition.")]
+Fast = Annotated[
+    bool,
+    typer.Option("--fast", help="Closed forms and Rényi bounds; compose on a coarse grid instead of the fine one."),
+]
 
 
 def _with_columns(command: Callable[..., Any]) -> Callable[..., Any]:

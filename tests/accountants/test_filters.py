@@ -202,3 +202,13 @@ def test_a_file_that_exceeds_its_filter_is_refused(path: Path) -> None:
     file.close()
     with pytest.raises(LedgerError, match="exceed the filter that its first line fixes"):
         Ledger(path)
+
+
+def test_a_filter_that_cannot_count_a_noise_says_so(path: Path) -> None:
+    """No Laplace noise has a cost under a filter on Σμ², however large it is, but the advice was to add noise."""
+    with Ledger(path, budget=BUDGET, adaptive=True) as book:
+        book.charge(spec(20.0))
+        with pytest.raises(BudgetSpent, match=r"stop here: the filter, which .* cannot count this noise$"):
+            book.charge(LAPLACE)
+        with pytest.raises(BudgetSpent, match=r"or add noise$"):
+            book.charge(spec(0.1))

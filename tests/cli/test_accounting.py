@@ -59,7 +59,9 @@ def test_a_guarantee_in_the_terms_of_nist(privkit_cli: CLI, tmp_path: Path) -> N
         assert line in printed
     (row,) = json.loads(privkit_cli(*command, "--delta", "1e-5", "--json").stdout)
     assert row["terms"]["trust model"].startswith("local")
-    assert "--out then takes .json" in " ".join(privkit_cli("epsilon", "--help").stdout.replace("│", "").split())
+    told = " ".join(privkit_cli("epsilon", "--help").stdout.replace("│", "").split())
+    assert "--out then takes .json" in told
+    assert "on a coarse grid instead of the fine one" in told  # --fast was said not to compose
     table = tmp_path / "table.csv"
     table.write_text(HEADER + "a,gaussian,2,1\nb,gaussian,-1,1\n")
     out = tmp_path / "out.json"

@@ -22,6 +22,7 @@ from privkit.accountants.interop import from_dp_event, to_dp_event
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
+from privkit.accountants.spec.secrets import ShuffledEpochs
 from privkit.accountants.spec.sensitivity import Ball, Clamp, OneHot
 from tests.accountants.one_release import noised
 
@@ -63,6 +64,27 @@ def test_there_and_back_costs_the_same(name: str, tight: bool) -> None:
     for delta in (1e-3, 1e-6):
         ours, theirs = (answer.epsilon(one, delta, tight=tight).epsilon for one in (mechanism, back))
         assert theirs == pytest.approx(ours, rel=1e-9)
+
+
+COSTLIER = {
+    "seats": noised(
+        1.0,
+        mixing=Mixup(ratio=FixedRatio(ratios=(0.9, 0.1))),
+        participation=WithoutReplacement(chosen=2, clients=10),
+        rounds=5,
+    ),
+    "order": noised(2.0, participation=ShuffledEpochs(epoch_rounds=1000, records=1000), rounds=5000),
+}
+
+
+@pytest.mark.parametrize("name", COSTLIER)
+def test_secret_seats_and_orders_come_back_dearer(name: str) -> None:
+    """One docstring promised the same ε for both, the other named the seats only."""
+    event = to_dp_event(COSTLIER[name])
+    back = from_dp_event(event.event, event.relation)
+    assert answer.epsilon(back, 1e-5).epsilon > 1.05 * answer.epsilon(COSTLIER[name], 1e-5).epsilon
+    assert "`ShuffledEpochs` with `records`" in (to_dp_event.__doc__ or "")
+    assert "a larger ε if the event is costlier" in (from_dp_event.__doc__ or "")
 
 
 def test_many_drawn_specifications_there_and_back() -> None:

@@ -164,3 +164,36 @@ def test_patches_that_meet_more_often_are_reported_only_if_they_do(tokens: int, 
     assert any("more often than patches of two images" in line for line in found.assumptions) == said
     if tokens > 1:
         assert (found.quantities["same_image_meets"] > found.quantities["other_image_meets"]) == said
+
+
+def test_what_is_likely_before_the_patches_are_seen_depends_on_the_variant() -> None:
+    """All variants were said to make orders equally likely, also those whose outcomes are not."""
+    for variant in VARIANTS:
+        last = certificates.batch_shuffle(tokens=3, batch=2, kept=1, variant=variant).assumptions[-1]
+        assert (last == certificates.NO_POSTERIOR) == (variant == "algorithm_2")
+        assert ("the original order is the most likely" in last) == (variant == "kept_in_place")
+        assert ("only the orders inside an image" in last) == (variant == "final_shuffle")
+        unkept = certificates.batch_shuffle(tokens=3, batch=2, kept=0, variant=variant)
+        assert unkept.assumptions[-1] == certificates.NO_POSTERIOR
+
+
+@pytest.mark.parametrize("multiplicities", [None, [2, 2]])
+def test_a_batch_in_which_nothing_moves_hides_nothing(multiplicities: list[int] | None) -> None:
+    """It was said to prove one order, or to have too many equal tokens."""
+    for shape in ({"tokens": 2, "batch": 2, "kept": 2}, {"tokens": 1, "batch": 4, "kept": 1}):
+        found = certificates.batch_shuffle(**shape, variant="kept_in_place", multiplicities=multiplicities)
+        assert (found.kind, found.statement) == ("nothing", certificates._UNMOVED)
+        assert not any("10^-0" in sentence or "equally likely before" in sentence for sentence in found.assumptions)
+    assert certificates.batch_shuffle(tokens=1, batch=4, kept=1).kind == "nothing"
+
+
+def test_counts_are_rounded_to_the_side_that_hides_less() -> None:
+    """36 was printed as 10^1.6."""
+    assert [certificates._ten_to(log10(count)) for count in (1, 6, 36, 1000)] == [
+        "10^0.0",
+        "10^0.7",
+        "10^1.5",
+        "10^3.0",
+    ]
+    assert [certificates._ten_to(log10(count), up=True) for count in (6, 1000)] == ["10^0.8", "10^3.0"]
+    assert certificates._ten_to(-1e-16) == "10^0.0"

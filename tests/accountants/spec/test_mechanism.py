@@ -106,7 +106,8 @@ BAD_PARTS: list[tuple[Any, str]] = [
     (lambda: WithoutReplacement(chosen=0, clients=2), "chosen must be"),
     (lambda: WithoutReplacement(chosen=True, clients=2), "chosen must be"),
     (lambda: WithoutReplacement(chosen=1, clients=2.5), "clients must be"),  # type: ignore[arg-type]
-    (lambda: Poisson(rate=0), "rate must be a finite number > 0 and <= 1"),
+    (lambda: Poisson(rate=0), "rate must be a finite number >= 1e-300 and <= 1"),
+    (lambda: Poisson(rate=1e-308), "rate must be a finite number >= 1e-300 and <= 1"),
     (lambda: Poisson(rate=1.1), "rate must be"),
     (lambda: Poisson(rate=nan), "rate must be"),
     (lambda: Poisson(rate=True), "rate must be"),
