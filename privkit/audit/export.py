@@ -29,6 +29,7 @@ from privkit.run.progress import Progress
 from privkit.run.records import TRAINED, read_manifest
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
+from privkit.shared.own_records import hold_attacked
 from privkit.training import Clients
 from privkit.wire.channel import holds_all, record_rounds
 
@@ -63,6 +64,11 @@ def export(
     if own[0].model not in models:
         raise RunFolderError(f"{run} was written by another version of privkit, which planned its cells differently")
     config, cell = models[own[0].model]
+    if hold_attacked(config.auxiliary, config.attacked):
+        raise UsageError(
+            f"the adversary of this run holds attacked records (auxiliary={config.auxiliary}), and an audit of a "
+            "recording leaves such records out, so its numbers would differ; record a run with another --auxiliary"
+        )
     passes = max(parse("attacks", one.attack).spec.mounting.passes for one in own)
     return _exported(config, cell, home, folder, passes)
 

@@ -21,7 +21,7 @@ from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_seeds
-from privkit.reports.strongest import counted
+from privkit.reports.strongest import counted, undefended
 from privkit.run import records
 from privkit.run.verify import examine
 from privkit.settings.table import FLAGS
@@ -121,13 +121,14 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
     if len(argv) < 2 or argv[1] not in ("audit", "frontier") or Path(argv[0]).name not in ("privkit", "__main__.py"):
         return ""
     kept, words = [], iter(argv[2:])
+    dropped = _OF_THE_RUN | ({"--parts": False} if undefended(row.defense) else {})
     for word in words:
         name, equals, _ = word.partition("=")
         if word.startswith("--grid"):  # a grid's dataset and model may be lists
             kept += ["--dataset", row.dataset, "--model", row.model, word.replace("--grid", "--config", 1)]
-        elif name not in _OF_THE_RUN:
+        elif name not in dropped:
             kept.append(word)
-        elif not _OF_THE_RUN[name] and not equals:
+        elif not dropped[name] and not equals:
             next(words, None)
     recorded = any(word.partition("=")[0] == "--recorded" for word in argv)  # a recording has its own defense
     defense = () if recorded else ("--defense", row.defense)

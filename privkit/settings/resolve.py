@@ -164,7 +164,8 @@ def _check_recorded(settings: Mapping[str, Any]) -> None:
 
 
 def _under(protocol: Component, defenses: Sequence[Component], asked: AuditSettings, source: Source) -> dict[str, Any]:
-    """The fields of a configuration that depend on the protocol, with the attacks of `auto` on each defense."""
+    """The fields of a configuration that depend on the protocol. They contain the attacks that `auto` names for each
+    defense."""
     budget, domain = asked.budget[1], domain_of(source.dataset)
     training = _training(protocol, budget, source.training)
     fields = {"protocol": protocol, "defenses": defenses, "training": training}
@@ -211,6 +212,8 @@ def _skipping(dataset: Component) -> Component:
 
 def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...]:
     """Names of the parts of a release that the adversary holds; every defense that splits must have these parts."""
+    if strange := [name for name in given if not isinstance(name, str)]:
+        raise UsageError(f"a part of a release has a name, such as part_1, got {shortened(strange[0])}")
     names = tuple(dict.fromkeys(given))
     split = [defense for defense in defenses if defense.spec.storages]
     if names and not split:

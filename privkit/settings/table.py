@@ -164,6 +164,7 @@ class AuditSettings:
         "Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable.",
         default=(),
         check=values.as_gates,
+        of_cell=False,
         recorded=True,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from privkit.reports.gate import Gate
 
 _UNITS = {"M": 2**20, "G": 2**30}
+_MOST_SECONDS, _MOST_BYTES = 1e9, 2**60  # the operating system takes no larger limits
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
@@ -49,7 +49,8 @@ def as_count(name: str, most: int = 1024, least: int = 1) -> Callable[[Any], Any
 
 
 as_seconds = _must_be(
-    "cell_seconds must be a number of seconds above 0", lambda given: type(given) in (int, float) and 0 < given < inf
+    "cell_seconds must be a number of seconds above 0 and at most 1e9",
+    lambda given: type(given) in (int, float) and 0 < given <= _MOST_SECONDS,
 )
 as_delta = _must_be(
     "delta must be a number in (0, 1), such as 1e-5", lambda given: isinstance(given, float) and 0 < given < 1
@@ -91,9 +92,12 @@ def as_memory(given: Any) -> int:
     (524288000, 2147483648)
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([MG])(?:i?B)?\s*", str(given), flags=re.IGNORECASE)
-    if match is None or not (size := int(float(match[1]) * _UNITS[match[2].upper()])):
-        raise UsageError(f"cell_memory is an amount such as 500MiB or 4GiB, got {shortened(given)}")
-    return size
+    size = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
+    if not 1 <= size <= _MOST_BYTES:
+        raise UsageError(
+            f"cell_memory is an amount such as 500MiB or 4GiB, at most 1073741824GiB, got {shortened(given)}"
+        )
+    return int(size)
 
 
 def as_trust(given: Any) -> tuple[str, ...]:

@@ -25,6 +25,9 @@ WRONG = [
     ({"dataset": "image_folder:size=1000000"}, "size must be a whole number >= 1 and <= 1024"),
     ({"defense": "none", "gate": "ssim<=0.4"}, "a gate judges defenses, and none is audited here"),
     ({"dataset": "breast_cancer", "defense": "gaussian_noise", "gate": "ssim<=0.4"}, "holds table rows, whose guesses"),
+    ({"parts": [{"name": "part_1"}]}, "a part of a release has a name, such as part_1, got {'name': 'part_1'}"),
+    ({"cell_seconds": 1e30}, "cell_seconds must be a number of seconds above 0 and at most 1e9"),
+    ({"cell_memory": "999999999999G"}, "cell_memory is an amount such as 500MiB or 4GiB, at most 1073741824GiB"),
     ({5: 1}, "unknown setting '5'"),
 ]
 
