@@ -36,9 +36,12 @@ _NOT_COUNTED = (
 
 
 def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
-    """Raise `UsageError` if DP-SGD is not possible: in several processes, or if the segment uses batch statistics."""
+    """Raise `UsageError` if DP-SGD is not possible: in several processes, with several messages of a record in one
+    round, or if the segment uses batch statistics."""
     if not spec.private:
         return
+    if clients.protocol.updates == "message" and clients.defense.group > 1:
+        raise UsageError("private training needs one message of each record in a round; use updates=round")
     for name, layer in clients.lowers.module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
             raise UsageError(

@@ -41,12 +41,12 @@ _TRIED = 16
 class LiveClients:
     """Clients that train with an attacker in place of the server; implements `privkit.attacks.base.TrainingClients`.
 
-    Images, orders, defenses, averaging and the clients' optimizer are as in honest training (`spec`). The learning rate
-    stays at its peak, since the length of the attack is unknown. Defenses in which the server changes gradients are not
-    applied. With a `guard`, a detector of malicious servers, a client sends wrong labels in a tenth of the rounds and
-    does not train on the returned gradients. `passes` says how often `views` sends the attacked images. Raises
-    `NotApplicable` for standalone clients, next-token models and untrained lower segments, and if no single server
-    receives whole releases.
+    Images, defenses, averaging and the clients' optimizer are as in honest training (`spec`); images are not augmented,
+    and the order is another random one. The learning rate stays at its peak, since the length of the attack is unknown.
+    Defenses in which the server changes gradients are not applied. With a `guard`, a detector of malicious servers, a
+    client sends wrong labels in a tenth of the rounds and does not train on the returned gradients. `passes` says how
+    often `views` sends the attacked images. Raises `NotApplicable` for standalone clients, next-token models and
+    untrained lower segments, and if no single server receives whole releases.
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: clients that follow the protocol.
     """

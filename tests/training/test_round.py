@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.defenses.chain import Chain
+from privkit.defenses.clip import Clip
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.grad_perturb import GradPerturb
@@ -19,6 +21,7 @@ from privkit.models.vit import VIT_MICRO
 from privkit.shared.seeds import derive
 from privkit.training import Clients, SplitProtocol, Stacked, TrainingSpec, evaluate, split_round, train
 from privkit.training.loop import release_count
+from privkit.training.private import check_private
 from privkit.wire.transcript import Transcript
 from tests.small import IMAGES, SHAPE, built, digits
 
@@ -234,6 +237,13 @@ def test_a_round_of_several_messages_a_record_is_charged_and_claims_nothing_of_n
     assert [(count.rounds, count.epochs) for count in counts] == [(6, 3), (12, 6)]
     with pytest.raises(UsageError, match="updates=message sends 2 messages of every record in a round, and no bound"):
         built(DpCutMixSl(sigma=1.0), SplitProtocol(clients=4, updates="message"))
+    with pytest.raises(UsageError, match="no bound was derived for the noise of"):  # nor for noise within a chain
+        built(Chain(stages=(Clip(), DpCutMixSl(sigma=1.0))), SplitProtocol(clients=4, updates="message"))
+    with pytest.raises(UsageError, match="draws a ratio once for each client"):
+        built(RandomCutMix(group=2, drawn="once"), SplitProtocol(clients=4, updates="message", grouping="fixed"))
+    mixed = built(RandomCutMix(group=2), SplitProtocol(clients=4, updates="message"))[0]
+    with pytest.raises(UsageError, match="private training needs one message of each record"):
+        check_private(mixed, TrainingSpec(private=True, clip=1.0, noise=1.0))
 
 
 def test_averaging_makes_lower_segments_equal() -> None:
