@@ -17,7 +17,7 @@ from privkit.reports.strongest import (
     without_options,
 )
 from privkit.reports.tables import UNKNOWN, claim_text, rounds_of
-from privkit.reports.threats import FAILED_CONTROL, NO_NUMBER, Outcome, ThreatVerdict
+from privkit.reports.threats import FAILED_CONTROL, NO_NUMBER, STRONGER, Outcome, ThreatVerdict
 from privkit.shared.grouped import grouped
 from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED
 from privkit.shared.own_records import hold_attacked
@@ -69,12 +69,14 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
             counts = f"{counts}; {most.attack} beats every guess without the release, with {closer}"
         row = next((row for row in own if row.attack == most.attack), own[0])
         done = [row for row in own if row.status == "done"]  # other rows' claims may count passes that nobody sent
-        held = {one.outcome for one in verdicts if one.attack} == {"holds"}
+        judged = [one for one in verdicts if one.attack]
+        held = {one.outcome for one in judged} == {"holds"} and not any(map(_reservations, judged))
+        besides = dict.fromkeys(remark for one in named for remark in _reservations(one))
         made.append(
             Conclusion(
                 defense=defense,
                 tone="good" if held else "bad" if found == "falls" and not most.uncontrolled else "open",
-                sentence=f"{_sentence(most, row, counts)}{_cost(own, rows)}.",
+                sentence="; ".join([f"{_sentence(most, row, counts)}{_cost(own, rows)}", *besides]) + ".",
                 models=_models(verdicts),
                 arrangement=_arrangement(row, own),
                 claim=_claim(max([row, *done], key=lambda one: one.certificate.epsilon if one.certificate else -1.0)),
@@ -108,6 +110,11 @@ def _claim(row: Row) -> str:
     return claim_text(row).replace(UNKNOWN, "nothing")
 
 
+def _reservations(one: ThreatVerdict) -> list[str]:
+    """The remarks that qualify "holds": records that are recovered all the same, and known stronger attacks."""
+    return [remark for remark in one.remarks if remark.startswith(("but ", STRONGER))]
+
+
 def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
     these, what, behind = f"these {row.records}", most.defense, f": {counts}" if counts else ""
     if most.outcome == "falls":
@@ -121,7 +128,7 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
     why = most.sentence.removeprefix("not shown: ").partition(";")[0]
     said: dict[Outcome, str] = {
         "class": f"{what} gives away the class of {these}, but no record to the attacks mounted here{behind}",
-        "holds": f"{what} holds against the attacks mounted here, which win without it{behind}",
+        "holds": f"{what} {most.sentence.partition(f': {most.measured}')[0]}{behind}",  # names the attacks
         "not_shown": f"It is not shown whether {what} protects {these}: {why}",
         "no_number": f"Nothing is shown about {what}: {most.sentence.removeprefix(f'{NO_NUMBER}: ')}",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from math import floor
 from typing import TYPE_CHECKING
 
 from privkit.reports import escape
@@ -261,7 +262,8 @@ def claim_text(row: Row) -> str:
     if found is None:
         return UNKNOWN
     if found.kind == "permutation_count":
-        return f"{found.standing}: 10^{found.quantities['log10_permutations']:.0f} orders, no DP"
+        exponent = floor(found.quantities["log10_permutations"] + 1e-8)  # 1e-8: the rounding of sums of logarithms
+        return f"{found.standing}: 10^{exponent} orders, no DP"
     if found.kind == "differential_privacy":
         only = " (labels only)" if found.covers == "labels" else ""
         useless = f", {row.remark}" if row.remark else ""

@@ -67,6 +67,10 @@ class Chain(Defense):
     keeps_positions = _every("keeps_positions")
 
     @property
+    def noise_fields(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(name for stage in self.stages for name in stage.noise_fields)
+
+    @property
     def frozen_block(self) -> FrozenBlock:  # type: ignore[override]
         blocks = [stage.frozen_block for stage in self.stages if stage.frozen_block]
         chosen = next((block for block in blocks if block != "auto"), False)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import RealizedRatios
+from privkit.accountants.spec.parts import EveryRound
 from privkit.accountants.spec.records import from_json, to_json
 from privkit.accountants.spec.secrets import ShuffledEpochs
 from privkit.attacks.base import View
@@ -148,10 +149,9 @@ class Recording:
         found = self.mechanism
         if found is None:
             return False
-        secret = isinstance(found.participation, ShuffledEpochs) and found.participation.records is not None
-        return (
-            found.participation.rate < 1 or secret or isinstance(getattr(found.mixing, "ratio", None), RealizedRatios)
-        )
+        part, ratio = found.participation, getattr(found.mixing, "ratio", None)
+        known = isinstance(part, EveryRound) or (isinstance(part, ShuffledEpochs) and part.records is None)
+        return not known or isinstance(ratio, RealizedRatios)
 
     def members_of(self, number: int) -> Tensor:
         """The true records mixed into each released row of round `number`, int64 [N, k]; −1 if unknown."""

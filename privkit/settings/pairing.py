@@ -75,7 +75,7 @@ def defense_pairs(defenses: Iterable[Any], run: Any) -> list[Part]:
             part.append(defense)
     for protocol, part in groups.values():
         for defense in part:
-            protocol.spec.check_group(defense.name, defense.spec.group)
+            protocol.spec.check_group(defense.name, defense.spec.group, defense.spec.drawn)
         if baseline.to_json() not in [defense.to_json() for defense in part]:
             beside = "" if protocol.label == first.label else f":protocol={protocol.label}"
             part.insert(0, replace(baseline, label=f"{baseline.label}{beside}"))

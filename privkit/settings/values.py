@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from privkit.reports.gate import Gate
 
 _UNITS = {"M": 2**20, "G": 2**30}
-_MOST_SECONDS, _MOST_BYTES = 1e9, 2**60  # the operating system takes no larger limits
+_MOST_SECONDS, _MOST_BYTES = 1e9, 2**60  # larger ones overflow the operating system's limits
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
@@ -95,7 +95,7 @@ def as_memory(given: Any) -> int:
     size = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
     if not 1 <= size <= _MOST_BYTES:
         raise UsageError(
-            f"cell_memory is an amount such as 500MiB or 4GiB, at most 1073741824GiB, got {shortened(given)}"
+            f"cell_memory is an amount such as 500MiB or 4GiB, at most {_MOST_BYTES >> 30}GiB, got {shortened(given)}"
         )
     return int(size)
 

@@ -150,29 +150,18 @@ class Clients(nn.Module):
             ValueError: if the defense needs a frozen block, and `block` is missing or the output is not [N, T, D].
         """
         protocol = protocol or SplitProtocol()
-        protocol.check_group(defense.name, defense.group)
+        protocol.check_group(defense.name, defense.group, defense.drawn)
         if defense.group > 1 and protocol.gradient != "unicast" and not defense.keeps_positions:
             raise UsageError(
                 f"{defense.name} moves tokens, so that one gradient for all members fits none; use gradient=unicast"
             )
-        if protocol.updates == "message" and defense.group > 1:
-            many = f"updates=message sends {defense.group} messages of every record in a round"
-            if any(stage.noise_fields for stage in stages_of(defense)):
-                raise UsageError(
-                    f"{many}, and no bound was derived for the noise of {defense.name} in them; use updates=round"
-                )
-            if defense.drawn == "once":
-                raise UsageError(
-                    f"{many} with other clients' ratios, and {defense.name} draws a ratio once for each client; use "
-                    "updates=round, or drawn=every_round"
-                )
+        if protocol.updates == "message" and defense.group > 1 and defense.noise_fields:
+            raise UsageError(
+                f"updates=message sends {defense.group} messages of every record in a round, and no bound was derived "
+                f"for the noise of {defense.name} in them; use updates=round"
+            )
         if protocol.labels == "kept":
             _check_kept_labels(defense)
-        if defense.drawn == "once" and defense.group > 1 and protocol.grouping != "fixed":
-            raise UsageError(
-                f"{defense.name} draws ratios once, so that every client keeps its own and groups must stay together, "
-                f"but the protocol has grouping={protocol.grouping}; use grouping=fixed, or drawn=every_round"
-            )
         if domain.name != "images" and (defense.images_only or defense.level == "input"):
             raise UsageError(
                 f"{defense.name} works on images themselves, and these records are {domain.records}; choose a defense "

@@ -98,8 +98,11 @@ class SplitProtocol(Checked):
         """Count the clients that send in one round; one if they take turns."""
         return 1 if self.lower == "handed_on" else self.clients
 
-    def check_group(self, name: str, group: int) -> None:
-        """Raise `UsageError` unless this protocol allows the defense `name` to mix groups of `group` clients."""
+    def check_group(self, name: str, group: int, drawn: str = "every_round") -> None:
+        """Raise `UsageError` unless this protocol allows the defense `name` to mix groups of `group` clients.
+
+        `drawn` says when the defense draws its mixing ratios: "every_round" or "once".
+        """
         if group == 1:
             return
         if self.upper == "own":
@@ -118,6 +121,12 @@ class SplitProtocol(Checked):
             raise UsageError(
                 f"{name} mixes groups of {group} clients, but only {self.active} of {self.clients} send in a round; "
                 f"use {ways}"
+            )
+        if drawn == "once" and (self.grouping, self.updates) != ("fixed", "round"):
+            raise UsageError(
+                f"{name} draws ratios once, so that every client keeps its own and groups must stay together; use "
+                f"grouping=fixed,updates=round, or drawn=every_round, got grouping={self.grouping},"
+                f"updates={self.updates}"
             )
 
     def unmatched(self, group: int) -> int:

@@ -108,15 +108,6 @@ def test_what_cannot_be_exported_is_said(trained: AuditRun, tmp_path: Path) -> N
         export(trained.folder, tmp_path / "recording", defense="none")
 
 
-@pytest.mark.usefixtures("no_report", "no_controls")
-def test_a_run_whose_adversary_holds_attacked_records_is_not_recorded(tmp_path: Path) -> None:
-    """An audit of the recording would leave these records out, and state better numbers than the run."""
-    given: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke:epochs=1", "auxiliary": "candidates"}
-    run = run_audit(defense="none", attack="nearest_record", threads=1, out=tmp_path / "run", **given)
-    with pytest.raises(UsageError, match="the adversary of this run holds attacked records"):
-        export(run.folder, tmp_path / "recording")
-
-
 def test_auto_follows_from_what_is_there(tmp_path: Path) -> None:
     labels = torch.arange(12) % 2
     alone: dict[str, Any] = {"own.images": None, "truth.images": None}

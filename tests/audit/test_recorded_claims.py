@@ -12,6 +12,7 @@ from privkit.audit.declared import declared_by
 from privkit.audit.export import export
 from privkit.audit.run import run_audit
 from privkit.defenses.charge import GIVEN_LABELS
+from privkit.errors import UsageError
 from privkit.reports.columns import DECLARATION
 from privkit.reports.gate import EXEMPT
 from tests.audit.test_recorded import TINY, TRUST, rows
@@ -157,3 +158,11 @@ def test_what_privkit_recorded_is_not_refuted(defense: str, given: dict[str, str
     assert not found.compared.refuted
     assert told in found.compared.sentence
     assert (found.distance == 0) == (told == SAME)
+
+
+def test_a_run_whose_adversary_holds_attacked_records_is_not_recorded(tmp_path: Path) -> None:
+    """An audit of the recording would leave these records out, and state better numbers than the run."""
+    given: dict[str, Any] = {"dataset": "tiny_digits", "budget": "smoke:epochs=1", "auxiliary": "candidates"}
+    run = run_audit(defense="none", attack="nearest_record", threads=1, out=tmp_path / "run", **given)
+    with pytest.raises(UsageError, match="the adversary of this run holds attacked records"):
+        export(run.folder, tmp_path / "recording")

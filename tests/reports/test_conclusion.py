@@ -1,7 +1,7 @@
 """The sentence that stands first: its words follow the verdicts, its tone follows its words."""
 
 from dataclasses import replace
-from math import inf
+from math import inf, log10
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from privkit.reports.ci import junit
 from privkit.reports.conclusion import Conclusion, conclusions
 from privkit.reports.schema import Check, Row
 from privkit.reports.tables import claim_text
-from privkit.reports.threats import threat_verdicts
+from privkit.reports.threats import KnownOutcome, threat_verdicts
 from privkit.reports.verdict import judge
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
@@ -136,7 +136,7 @@ def test_a_break_by_an_attack_that_failed_its_control_is_no_sentence_about_prote
         (
             [counted("black_box", "query", 0.0699, 0.04), BARE],
             "good",
-            "batch_shuffle holds against the attacks mounted here, which win without it: 4 of 100 are identified",
+            "batch_shuffle holds against black_box, which wins on the undefended model: 4 of 100 are identified",
         ),
         (
             [counted("black_box", "query", 0.0635, 0.1), BARE],
@@ -152,7 +152,7 @@ def test_a_break_by_an_attack_that_failed_its_control_is_no_sentence_about_prote
         (
             [counted("black_box", "query", 0.0699, 0.04), counted("white_box", "weights", 0.0699, 0.04), BARE],
             "open",
-            "batch_shuffle holds against the attacks mounted here",
+            "batch_shuffle holds against black_box, which wins on the undefended model",
         ),
     ],
 )
@@ -201,6 +201,44 @@ def test_a_proven_claim_is_never_shown_below_the_certificate() -> None:
     """Rounded to the nearest, ε would be 1.23 and δ 1e-05: a stronger claim than what is proven."""
     certificate = Certificate(kind="differential_privacy", statement="", epsilon=1.234, delta=1.4e-5, standing="proven")
     assert claim_text(counted("black_box", "query", 0.05, 0.6, certificate=certificate)) == "proven: ε=1.24 at δ=2e-05"
+
+
+def test_a_count_of_orders_is_never_shown_above_the_certificate() -> None:
+    """Rounded to the nearest, 6 orders were 10^1."""
+    for count, shown in ((6, "10^0"), (720, "10^2"), (1000, "10^3")):
+        quantities = {"log10_permutations": log10(count)}
+        certificate = Certificate(
+            kind="permutation_count", statement="", standing="proven", quantities=quantities, epsilon=inf
+        )
+        row = counted("black_box", "query", 0.05, 0.6, certificate=certificate)
+        assert claim_text(row) == f"proven: {shown} orders, no DP"
+
+
+def test_a_defense_that_holds_with_a_reservation_is_not_green_and_the_conclusion_says_which() -> None:
+    """The first line of a run was that the defense holds, in green, and the verdict added that images are recovered."""
+    row = counted("black_box", "query", 0.0699, 0.04)
+    seen = metric(0.002, 0.0018, 0.0022, worst=0.002, closer=False)
+    mean = {"mse": metric(0.07, 0.06, 0.08, worst=0.07, closer=False)}
+    floors = row.floors | {"mean_image": row.floors["mean_image"] | {"matched": mean}}
+    matched = row.model_copy(update={"recovered": row.recovered | {"matched": {"mse": seen}}, "floors": floors})
+    found = concluded(matched, BARE)
+    assert found.tone == "open"
+    assert found.sentence.startswith("batch_shuffle holds against black_box, which wins on the undefended model")
+    assert found.sentence.endswith(
+        "; but images are recovered, though not which is which: after matching, black_box has MSE 0.0020."
+    )
+    known = {"batch_shuffle": [KnownOutcome("jigsaw", "query", 0.9)]}
+    (stronger,) = conclusions([row, BARE], threat_verdicts([row, BARE], [], REGISTERED, known))
+    assert stronger.tone == "open"
+    assert stronger.sentence.endswith(
+        "; a stronger attack is known and was not mounted: jigsaw with SSIM 0.900 on digits."
+    )
+
+
+def test_a_conclusion_names_no_attack_that_fails_without_the_defense() -> None:
+    weak = [counted("jigsaw", "query", 0.0699, 0.04, defense=name) for name in ("batch_shuffle", "none")]
+    found = concluded(counted("black_box", "query", 0.0699, 0.04), BARE, *weak)
+    assert found.sentence.startswith("batch_shuffle holds against black_box, which wins on the undefended model")
 
 
 @pytest.mark.parametrize(("rate", "said"), [(0.995, True), (0.5, False)])

@@ -239,7 +239,7 @@ def test_a_round_of_several_messages_a_record_is_charged_and_claims_nothing_of_n
         built(DpCutMixSl(sigma=1.0), SplitProtocol(clients=4, updates="message"))
     with pytest.raises(UsageError, match="no bound was derived for the noise of"):  # nor for noise within a chain
         built(Chain(stages=(Clip(), DpCutMixSl(sigma=1.0))), SplitProtocol(clients=4, updates="message"))
-    with pytest.raises(UsageError, match="draws a ratio once for each client"):
+    with pytest.raises(UsageError, match="got grouping=fixed,updates=message"):
         built(RandomCutMix(group=2, drawn="once"), SplitProtocol(clients=4, updates="message", grouping="fixed"))
     mixed = built(RandomCutMix(group=2), SplitProtocol(clients=4, updates="message"))[0]
     with pytest.raises(UsageError, match="private training needs one message of each record"):
