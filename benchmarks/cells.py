@@ -12,6 +12,10 @@ from typing import Any
 
 from run import machine
 
+from privkit.reports.seed_intervals import over_values
+from privkit.reports.tables import interval
+from privkit.shared.measures import UNIT
+
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The finished cells; none without a file."""
@@ -34,6 +38,14 @@ def write_table(path: Path, heading: Sequence[str], rows: Iterable[Sequence[obje
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([heading, *rows])
+
+
+def mean_cell(values: Sequence[float], digits: int = 3, within: tuple[float, float] = UNIT) -> str:
+    """The mean over seeds as a cell of a table, with Student's 95 % interval in the range `within`. The value of one
+    seed, and a value that is the same for all seeds, stand without an interval."""
+    if len(set(values)) == 1:
+        return f"{values[0]:.{digits}f}"
+    return interval(over_values(values, 0.95, within), digits)
 
 
 def today(machine_as: str = "machine") -> dict[str, object]:

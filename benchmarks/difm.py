@@ -12,16 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cells import append, read_lines, today, write_table
+from cells import append, mean_cell, read_lines, today, write_table
 
 from privkit.audit.run import run_audit
 from privkit.papers import paper
 from privkit.papers.presets import preset_settings
 from privkit.reports.schema import Row
-from privkit.reports.seed_intervals import over_values
-from privkit.reports.tables import interval
 from privkit.settings.resolve import resolve
-from privkit.shared.measures import UNIT
 
 RESULTS = Path(__file__).parent / "results" / "tables"
 EXPERIMENT = paper("patch_shuffling").folder / "experiments" / "table_3_small.toml"
@@ -91,7 +88,7 @@ def summarize(rows: list[dict[str, Any]], to: Path) -> None:
         cells = []
         for name in MEASURES:
             values = [row[name] for row in same if row[name] is not None]
-            cells.append(interval(over_values(values, 0.95, UNIT), 4) if len(values) > 1 else "—")
+            cells.append(mean_cell(values, 4) if len(values) > 1 else "—")
         seeds = " ".join(str(row["seed"]) for row in sorted(same, key=lambda row: int(row["seed"])))
         table.append([f"`{defense}`", f"`{attack}`", seeds, *cells])
     write_table(to, ["defense", "attack", "seeds", *MEASURES], table)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from cells import mean_cell
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Query, QueryResult, View
@@ -13,8 +14,6 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.domains.images.embedded import Digits
 from privkit.models.vit import Vit
-from privkit.reports.seed_intervals import over_values
-from privkit.reports.tables import interval
 from privkit.shared.measures import UNBOUNDED
 
 SHAPE = (1, 28, 28)
@@ -29,7 +28,7 @@ def cells(rows: Sequence[Sequence[float]], digits: Sequence[int], within: tuple[
     """Means over seeds, with Student intervals where there are several and the number has decimals."""
     columns = np.array(rows).T
     return " | ".join(
-        interval(over_values(list(column), 0.95, within), d) if len(column) > 1 and d > 1 else f"{column.mean():.{d}f}"
+        mean_cell(list(column), d, within) if d > 1 else f"{column.mean():.{d}f}"
         for column, d in zip(columns, digits, strict=True)
     )
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from cells import mean_cell
 from torch import Generator
 
 from privkit.attacks.base import View
@@ -22,9 +23,6 @@ from privkit.audit.order_scores import true_arrangement
 from privkit.domains.tables.sets import Criteo
 from privkit.models.tables import DIFM
 from privkit.parts.registry import parse
-from privkit.reports.seed_intervals import over_values
-from privkit.reports.tables import interval
-from privkit.shared.measures import UNIT
 
 DEFENSES = (
     "none",
@@ -88,5 +86,5 @@ def main(options: Options) -> None:
                 runs = [measured(options, cut, defense, by, seed) for seed in options.seeds]
                 cells = []
                 for values in zip(*runs, strict=True):
-                    cells.append("—" if None in values else interval(over_values(values, 0.95, UNIT), 4))
+                    cells.append("—" if None in values else mean_cell(values, 4))
                 print(f'{cut},"{defense}",{by},' + ",".join(f'"{cell}"' for cell in cells))

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from cells import mean_cell
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.goals.labels import LabelObservation
@@ -31,9 +32,7 @@ from privkit.domains.images.vision import Mnist
 from privkit.models.convolutional import LENET5
 from privkit.reports.charts import Told, score_charts
 from privkit.reports.page import standalone
-from privkit.reports.seed_intervals import over_values
 from privkit.reports.tables import interval
-from privkit.shared.measures import UNIT
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol, evaluate
@@ -173,7 +172,7 @@ def cell(leaks: list[Leak]) -> str:
     """Cell of the table: one AUC with its interval, or the mean over seeds with a Student interval."""
     if len(leaks) == 1:
         return interval(leaks[0].auc)
-    return interval(over_values([leak.auc.value for leak in leaks], 0.95, UNIT), 3)
+    return mean_cell([leak.auc.value for leak in leaks])
 
 
 def main(given: Options) -> None:

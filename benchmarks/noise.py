@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from cells import append, read_lines, write_table
+from cells import append, mean_cell, read_lines, write_table
 from run import machine
 from timing import in_turns
 from torch import Generator, nn
@@ -32,9 +32,6 @@ from privkit.domains.base import Batch
 from privkit.domains.images.domain import Images
 from privkit.models.convolutional import CNN
 from privkit.parts.registry import parse
-from privkit.reports.seed_intervals import over_values
-from privkit.reports.tables import interval
-from privkit.shared.measures import UNIT
 from privkit.torch_utils.freed_memory import keep_freed_memory
 from privkit.training import Clients, TrainingSpec, evaluate, train
 from privkit.training.spec import Precision
@@ -114,14 +111,9 @@ def summarize() -> None:
     for key, lines in found.items():
         seeds = " ".join(str(line["seed"]) for line in sorted(lines, key=lambda line: int(line["seed"])))
         values = [[line[name]["value"] for line in lines] for name in ("noise_free", "noisy")]
-        table.append([f"`{key[0]}`", *key[1:], seeds, *map(over_seeds, values)])
+        table.append([f"`{key[0]}`", *key[1:], seeds, *map(mean_cell, values)])
     heading = ["defense", "steps", "precision", "seeds", "noise-free accuracy", "noisy accuracy"]
     write_table(RUNS.parent / "accuracy.csv", heading, table)
-
-
-def over_seeds(values: list[float], within: tuple[float, float] = UNIT) -> str:
-    """Mean over seeds with a 95 % Student interval, clipped to the range `within`; for one seed, its value."""
-    return interval(over_values(values, 0.95, within), 3) if len(values) > 1 else f"{values[0]:.3f}"
 
 
 def ours(defense: str, options: Options, precision: Precision) -> Callable[[], object]:

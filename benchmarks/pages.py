@@ -16,7 +16,7 @@ from typing import Any
 import registry_page
 import registry_pictures
 import vertical_page
-from cells import read_lines
+from cells import mean_cell, read_lines
 from jinja2 import Environment, StrictUndefined
 
 from privkit.cli.papers import claims_table, coverage_table, deviations_table, methods_table, orderings_table
@@ -30,8 +30,6 @@ from privkit.papers.reproduced import claim_patterns, committed, judged_rows, ta
 from privkit.papers.summary import findings
 from privkit.papers.values import deviations
 from privkit.reports.registry import read_registry
-from privkit.reports.seed_intervals import over_values
-from privkit.reports.tables import interval
 from privkit.settings.quick_attacks import AUTO_THREAT_MODELS, TABLE
 from privkit.settings.table import FLAGS
 from privkit.shared.grouped import grouped
@@ -199,9 +197,8 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
             if not several:  # an attack may not have this value
                 cells.append("–")
                 continue
-            one = f"{sum(several) / len(several):.{places}f}"
             within = measure(value.removeprefix("floor_")).within
-            cells.append(interval(over_values(several, 0.95, within), places) if len(runs) > 1 and places else one)
+            cells.append(mean_cell(several, places, within) if places else f"{sum(several) / len(several):.0f}")
         made.append(cells)
     return table([*keys, "seeds", *(value.replace("_", " ") for value in digits)], made)
 

@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from audits import defended, timed_rows
-from cells import append, read_lines
+from cells import append, mean_cell, read_lines
 from run import machine
 
-from privkit.reports.seed_intervals import over_values
-from privkit.reports.tables import interval
-from privkit.shared.measures import TOKENS, UNIT
+from privkit.shared.measures import TOKENS
 
 RUNS = Path(__file__).resolve().parent / "results" / "texts" / "runs.jsonl"
 MEASURES = tuple(measure.name for measure in TOKENS.measures)
@@ -73,5 +71,5 @@ def main(options: Options) -> None:
         runs = [line for line in done if [line[key] for key in keys] == [*wanted, options.budget]]
         if len(runs) > 1 and all(line["status"] == "done" for line in runs):
             values = [[line[name] for line in runs] for name in (*MEASURES, "floor_rouge_1")]
-            cells = [interval(over_values(several, 0.95, UNIT)) for several in values]
+            cells = map(mean_cell, values)
             print(f'{wanted[0]},"{wanted[1]}",{wanted[2]},{len(runs)},' + ",".join(f'"{cell}"' for cell in cells))

@@ -16,9 +16,8 @@ from time import process_time
 from typing import Any
 
 import torch
-from cells import append, read_lines, write_table
+from cells import append, mean_cell, read_lines, write_table
 from digits import SHAPE, shuffled_digits
-from noise import over_seeds
 from run import machine
 from torch import Generator
 
@@ -110,7 +109,7 @@ def tables() -> None:
             seeds = sorted({line["seed"] for line in own})
             cells = [[line[metric] for line in own if line["attack"] == column] for column in columns]
             floor = f"{mean(line[f'floor_{metric}'] for line in own):.3f}"
-            shown = (over_seeds(values, measure(metric).within) if values else "–" for values in cells)
+            shown = (mean_cell(values, within=measure(metric).within) if values else "–" for values in cells)
             table.append([f"`{defense}`", str(epochs), " ".join(map(str, seeds)), floor, *shown])
         heading = ["defense", "epochs", "seeds", "mean image", *(f"`{column}`" for column in columns)]
         write_table(RUNS.parent / f"{name}.csv", heading, table)

@@ -6,11 +6,9 @@ import csv
 from collections import Counter
 from typing import Any
 
-from cells import read_lines
+from cells import mean_cell, read_lines
 from vertical import ATTACKS, DEFENSES, RUNS, chained
 
-from privkit.reports.seed_intervals import over_values
-from privkit.reports.tables import interval
 from privkit.shared.measures import measure
 
 FOLDER = RUNS.parent
@@ -96,4 +94,4 @@ def said(runs: list[dict[str, Any]], names: tuple[str, ...]) -> str:
     if name is None:
         reason = runs[0]["reason"]
         return "images only" if "reconstructs images" in reason else reason
-    return interval(over_values([run[name] for run in runs], 0.95, measure(name.removeprefix("floor_")).within), 2)
+    return mean_cell([run[name] for run in runs], 2, measure(name.removeprefix("floor_")).within)

@@ -28,9 +28,10 @@ BY_PATTERN = "not_identified_by_pattern"
 """Name of the check for guesses that are far from their images, but show them with another contrast or sign."""
 DECLARED = "declared_"  # prefix of a number that would be proven if privkit had run the mechanism itself
 _LIMITS = ("advantage", "tpr_at_1_percent")
+_OF_LABELS = "_of_labels"  # ending of a proven or declared number that holds for labels only
 _PROVEN = (
-    *("epsilon", "epsilon_of_labels", "updates_epsilon", *(f"proven_{name}" for name in _LIMITS)),
-    *(f"{DECLARED}{name}" for name in ("epsilon", "epsilon_of_labels", *_LIMITS)),
+    *("updates_epsilon", *(f"{kind}epsilon{of}" for kind in ("", DECLARED) for of in ("", _OF_LABELS))),
+    *(f"{kind}{name}{of}" for kind in ("proven_", DECLARED) for name in _LIMITS for of in ("", _OF_LABELS)),
     *("log10_permutations", "log10_target_permutations", "log10_target_share", "log10_outcomes"),
     *("payload_share", "positions_seen", "own_share", "own_image_share", "same_image_meets", "other_image_meets"),
     *("kept_in_place", "tokens_left", "largest_ratio", "largest_ratio_drawn", "most_positions_drawn"),
@@ -76,8 +77,8 @@ def gated(name: str) -> str | None:
 def numbers(row: Row) -> dict[str, Interval | float]:
     """The measured and proven values of a result row by column name: an interval if there is one, otherwise a number.
 
-    `epsilon` is the proven ε of the release, infinite if nothing is proven. The column is `epsilon_of_labels` if a
-    certificate covers only labels, and starts with `declared_` if privkit did not run the mechanism itself. A formula
+    `epsilon` is the proven ε of the release, infinite if nothing is proven. Proven columns end in `_of_labels` if a
+    certificate covers only labels, and start with `declared_` if privkit did not run the mechanism itself. A formula
     that is not a proof gives no column of ε. `empirical_epsilon` is the lower bound from canaries (records that an
     auditor inserts).
     """
@@ -96,15 +97,14 @@ def numbers(row: Row) -> dict[str, Interval | float]:
     if row.empirical_bound is not None:
         found["empirical_epsilon"] = row.empirical_bound.epsilon
     if (proof := row.certificate) is not None:
-        declared = proof.standing == "declared"
+        kind = DECLARED if proof.standing == "declared" else ""
+        only = _OF_LABELS if proof.covers == "labels" else ""
         if proof.sound:
-            name = "epsilon" if proof.covers == "release" else "epsilon_of_labels"
-            found[f"{DECLARED}{name}" if declared else name] = proof.epsilon
+            found[f"{kind}epsilon{only}"] = proof.epsilon
         found |= proof.quantities
         if row.limits is not None:
-            kind = DECLARED if declared else "proven_"
             rates = (row.limits.advantage, row.limits.at(0.01))
-            found |= {f"{kind}{name}": rate for name, rate in zip(_LIMITS, rates, strict=True)}
+            found |= {f"{kind or 'proven_'}{name}{only}": rate for name, rate in zip(_LIMITS, rates, strict=True)}
     return found | (asdict(row.costs) if row.costs else {})
 
 

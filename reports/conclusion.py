@@ -79,7 +79,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
                 sentence="; ".join([f"{_sentence(most, row, counts)}{_cost(own, rows)}", *besides]) + ".",
                 models=_models(verdicts),
                 arrangement=_arrangement(row, own),
-                claim=_claim(max([row, *done], key=lambda one: one.certificate.epsilon if one.certificate else -1.0)),
+                claim=_claim(max([row, *done], key=_weakness)),
             )
         )
     groups = grouped(rows, lambda row: row.defense)
@@ -104,6 +104,12 @@ def _unattacked(own: Sequence[Row]) -> Conclusion:
         arrangement=_arrangement(row, own),
         claim=_claim(row),
     )
+
+
+def _weakness(row: Row) -> tuple[float, float]:
+    """Larger for a row whose certificate claims less: a larger ε, then fewer orders."""
+    found = row.certificate
+    return (found.epsilon, -found.quantities.get("log10_permutations", 0.0)) if found else (-1.0, 0.0)
 
 
 def _claim(row: Row) -> str:

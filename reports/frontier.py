@@ -41,7 +41,7 @@ class Point:
     seeds: int  # number of seeds
     accuracy: Interval  # accuracy of the task
     recovered: Interval  # recovery by the strongest attack, in the measure `Frontier.metric`
-    epsilon: float | None  # the largest proven ε over seeds; None if no ε is proven
+    epsilon: float | None  # the largest proven ε over seeds and attacks; None if one of them proves none
     protocol: str = ""  # the setting's protocol
     # name of a guess without the release -> its recovery of the attacked records, in the same measure
     floors: dict[str, float] = field(default_factory=dict)
@@ -148,7 +148,7 @@ def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, s
     attack = max(measured, key=lambda name: measured[name][1].value)
     accuracy, recovered, seeds = measured[attack]
     own = [row for row in rows if row.attack == attack]
-    proven = [epsilon for row in rows if (epsilon := _epsilon(row)) is not None]
+    proven = list(map(_epsilon, rows))
     return Point(
         defense=label,
         family=without_options(label),
@@ -159,19 +159,18 @@ def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, s
         seeds=seeds,
         accuracy=accuracy,
         recovered=recovered,
-        epsilon=max(proven, default=None),
+        epsilon=max(proven) if isfinite(max(proven)) else None,
         protocol=own[0].protocol,
         floors=_floors(own, metric),
     )
 
 
-def _epsilon(row: Row) -> float | None:
+def _epsilon(row: Row) -> float:
+    """The proven ε of the row's release; infinite if none is proven."""
     found = row.certificate
     if found is None or found.kind != "differential_privacy" or found.standing != "proven":
-        return None
-    if found.covers == "labels" or not found.sound:
-        return None
-    return found.epsilon if isfinite(found.epsilon) else None
+        return inf
+    return found.epsilon if found.sound and found.covers == "release" else inf
 
 
 def _with_setting(point: Point, points: Sequence[Point]) -> Point:

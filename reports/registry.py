@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Sequence
+from math import inf
 from pathlib import Path
 
 from privkit.reports.columns import START, flat_csv
@@ -195,16 +197,24 @@ def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
 def _setting(each: Sequence[Entry]) -> MeasuredSetting:
     victims = max(one.victims for one in each)
     each = sorted((one for one in each if one.victims == victims), key=lambda one: one.seed)
-    shares = [one.identified for one in each]
-    own = [clopper_pearson(share * victims, victims) for share in shares]
+    own = [clopper_pearson(round(one.identified * victims, 6), victims) for one in each]
     found = over_intervals(own, 0.95, UNIT) if len(own) > 1 else own[0]
-    kept = {name: getattr(each[0], name) for name in ("dataset", "model", "defense", "threat_model", "own", "claim")}
+    kept = {name: getattr(each[0], name) for name in ("dataset", "model", "defense", "threat_model", "own")}
+    kept["claim"] = min((one.claim for one in each), key=_strength)
     means = {
         name: _mean([getattr(one, name) for one in each]) for name in ("accuracy", "bare_accuracy", "traffic", "chance")
     }
     by_seed = {"seeds": tuple(one.seed for one in each), "outcomes": tuple(one.outcome for one in each)}
     most = {"attack": max(each, key=lambda one: one.identified).attack, "victims": victims, "identified": found}
     return MeasuredSetting.model_validate(kept | means | by_seed | most)
+
+
+def _strength(claim: str) -> float:
+    """Larger for a stronger claim, as `claim_text` writes it: more orders or a smaller ε."""
+    if (found := re.search(r"10\^(\d+)|ε=(\S+)", claim)) is None:
+        return -inf
+    orders, epsilon = found.groups()
+    return float(orders) if orders else -float(epsilon)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

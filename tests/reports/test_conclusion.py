@@ -270,3 +270,12 @@ def test_the_claim_is_the_largest_epsilon_that_any_attack_made_the_records_spend
         )
         rows.append(counted(attack, "query", mse, share, certificate=certificate))
     assert "ε=70 " in concluded(*rows, BARE).claim
+
+
+def test_the_claim_is_the_smallest_number_of_orders_over_seeds() -> None:
+    rows = []
+    for attack, mse, share, digits in (("black_box", 0.01, 0.9, 1296.2), ("jigsaw", 0.05, 0.4, 1285.9)):
+        counts = {"log10_permutations": digits}
+        certificate = Certificate(kind="permutation_count", statement="", quantities=counts, standing="proven")
+        rows.append(counted(attack, "query", mse, share, certificate=certificate))
+    assert "10^1285 " in concluded(*rows, BARE).claim

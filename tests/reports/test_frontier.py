@@ -268,3 +268,10 @@ def test_the_command_draws_a_new_run_and_an_earlier_one(
     assert (again.returncode, again.stdout) == (0, "")
     assert {name: (report / name).read_bytes() for name in kept} == kept
     assert privkit_cli("verify", "run").returncode == 0
+
+
+def test_a_setting_with_a_seed_that_proves_nothing_has_no_proven_epsilon() -> None:
+    rows = [row("gaussian_noise", 0.8, 0.3, epsilon=epsilon, seed=seed) for seed, epsilon in ((0, 20), (1, 0))]
+    found = frontier([*rows, row("masking", 0.8, 0.3)])
+    assert found is not None
+    assert found.points[0].epsilon is None

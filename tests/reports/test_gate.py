@@ -283,6 +283,14 @@ def test_what_is_proven_and_told_has_gates(text: str, met: bool) -> None:
     assert (Gate.parse(text).failures([canaries()]) == []) is met
 
 
+@pytest.mark.parametrize("name", ["epsilon", "proven_advantage", "proven_tpr_at_1_percent"])
+def test_a_claim_on_labels_meets_no_gate_on_the_release(name: str) -> None:
+    proven = Certificate(kind="differential_privacy", statement="", epsilon=0.1, delta=1e-5, covers="labels")
+    rows = [canaries(certificate=proven)]
+    assert Gate.parse(f"{name}<=1").failures(rows)
+    assert not Gate.parse(f"{name}_of_labels<=1").failures(rows)
+
+
 def test_what_is_not_proven_of_the_release_meets_no_gate_on_epsilon() -> None:
     claimed = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
     for certificate in (

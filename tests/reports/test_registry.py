@@ -16,6 +16,7 @@ from privkit.reports.registry import (
 )
 from privkit.reports.schema import Check, Row
 from privkit.reports.threats import KnownOutcome, threat_verdicts
+from privkit.shared.interval import clopper_pearson
 from tests.reports.made import metric
 from tests.reports.test_threats import REGISTERED, attacked
 
@@ -191,3 +192,22 @@ def test_another_network_or_number_of_own_records_is_named() -> None:
     network, own = place_differences(other, registered)
     assert "resnet20 here, vit_micro in the registry" in network
     assert "100 here, 2000 in the registry" in own
+
+
+@pytest.mark.parametrize(
+    ("claims", "weakest"),
+    [
+        (("proven: 10^1296 orders, no DP", "proven: 10^985 orders, no DP"), 1),
+        (("proven: ε=9.55e+06 at δ=1e-05", "proven: ε=3.56e+07 at δ=1e-05"), 1),
+        (("nothing", "proven: 10^985 orders, no DP"), 0),
+    ],
+)
+def test_the_claim_of_a_setting_is_the_weakest_over_seeds(claims: tuple[str, str], weakest: int) -> None:
+    (found,) = settings(entry("clip", 0.9, 0.9, claim=claim, seed=seed) for seed, claim in enumerate(claims))
+    assert found.claim == claims[weakest]
+
+
+def test_a_share_of_records_counts_whole_records() -> None:
+    """.29 · 100 is 28.999… in floating point; the limits are those of 29 records."""
+    (found,) = settings([entry("clip", 0.29, 0.9)])
+    assert found.identified == clopper_pearson(29, 100)
