@@ -300,8 +300,9 @@ def run(
 
 
 def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
-    """The receipt of one stage, or of a chain."""
-    return steps[0].receipt if len(steps) == 1 else ChainReceipt(steps=tuple(steps))
+    """The receipt of one stage, or of a chain. A server's stage without noise earns no credit, alone or in a chain."""
+    alone = len(steps) == 1 and (steps[0].stage.place != "server" or isinstance(steps[0].receipt, Noised))
+    return steps[0].receipt if alone else ChainReceipt(steps=tuple(steps))
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:
