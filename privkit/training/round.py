@@ -169,10 +169,8 @@ def _one_by_one(
     gradient of the client's own penalty. In the result, losses and groups cover all messages; the other values are
     those of the last message of each full group.
     """
-    losses, members, groups = [], [], clients.groups(number, draws)
-    for seat in range(clients.defense.group):
-        turn = groups.roll(-seat, 1)  # the client that gets the gradient comes first
-        turn = turn[turn[:, 0] >= 0]
+    losses, members = [], []
+    for turn in turns(clients.groups(number, draws), clients.protocol):
         with clients.mixed_precision(images.device):
             sent = clients.release(images, labels, draws, number, groups=turn)
         gradients: list[Tensor] = []
@@ -192,6 +190,17 @@ def _one_by_one(
         send_back(replace(sent, penalty=penalty), gradient, message_weights(turn, shares), clients.protocol.gradient)
         members.append(turn)
     return Round(losses=torch.cat(losses), sent=replace(sent, groups=torch.cat(members)), cut_gradient=gradient)
+
+
+def turns(groups: Tensor, protocol: SplitProtocol) -> list[Tensor]:
+    """The groups [M, k] of clients that are mixed one after the other in a round; without updates="message", once.
+
+    With it, each client comes first once, the one that gets the gradient.
+    """
+    if protocol.updates == "round":
+        return [groups]
+    seats = [groups.roll(-seat, 1) for seat in range(groups.shape[1])]
+    return [turn[turn[:, 0] >= 0] for turn in seats]
 
 
 def _to(receivers: Tensor, clients: int) -> Callable[[Tensor], Tensor]:

@@ -228,7 +228,7 @@ def test_each_step_of_the_server_has_a_message_whose_gradient_flows_to_one_clien
 
 @pytest.mark.parametrize("learner", [NoPeek(weight=2.0), Adversarial()])
 def test_every_client_of_a_group_gets_its_penalty_once(learner: Defense) -> None:
-    """Five clients in pairs: what the penalty adds to each gradient is its own derivative, also at simulated attackers."""
+    """Five clients in pairs: the penalty adds its own derivative to each gradient, also at simulated attackers."""
     protocol, data = SplitProtocol(clients=5, updates="message"), digits(50)
     given = (data.x.view(5, 10, *SHAPE), data.y.view(5, 10))
     edge, upper = built(Chain(stages=(learner, RandomCutMix(group=2))), protocol)

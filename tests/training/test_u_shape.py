@@ -149,6 +149,8 @@ def test_every_byte_of_both_cuts_is_counted() -> None:
     assert kept.bytes_up == sent.bytes_up - 4 * classes + 4 * width  # type: ignore[operator]
     assert kept.bytes_down == sent.bytes_down + 4 * width  # type: ignore[operator]
     assert kept.client_macs == sent.client_macs + width * classes  # type: ignore[operator]
+    # of the tail: forward pass, gradient of the weights, and gradient of the features, which goes up
+    assert kept.client_training_macs == sent.client_training_macs + 3 * width * classes  # type: ignore[operator]
     assert kept.client_parameters == sent.client_parameters + width * classes + classes  # type: ignore[operator]
 
 
