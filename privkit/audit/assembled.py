@@ -7,9 +7,13 @@ from copy import deepcopy
 import torch
 from torch import Generator, nn
 
+from privkit.accountants.spec.sensitivity import Clamp
 from privkit.audit.contained import is_own_part
 from privkit.defenses.base import Defense, stages_with
 from privkit.defenses.chain import stages_of
+from privkit.defenses.charge import Noised
+from privkit.defenses.own_receipts import receipt_of_trial
+from privkit.defenses.receipts import Nothing
 from privkit.domains.domain import Domain
 from privkit.errors import UsageError, one_line
 from privkit.models import MODELS
@@ -107,11 +111,21 @@ def _check_parts(defense: Defense, parties: int) -> None:
             f"{defense.name} cuts the outputs of {parties} parties into {len(defense.storages)} parts; use "
             f"split_parts:parts={parties}, which gives each party's output a name"
         )
-    if mixing := stages_with(stages_of(defense), "maps"):
+    if joint := [stage for stage in stages_of(defense) if _acts_on_all(stage)]:
         raise UsageError(
-            f"{mixing[0].name} acts on the outputs of all parties together, so no part belongs to one party; leave out "
+            f"{joint[0].name} acts on the outputs of all parties together, so no part belongs to one party; leave out "
             "split_parts, or that stage"
         )
+
+
+def _acts_on_all(stage: Defense) -> bool:
+    """Whether what a stage does to one party's output may depend on other parties' outputs, such as a norm of all."""
+    receipt = receipt_of_trial(stage)
+    clip = receipt.bound if isinstance(receipt, Nothing) else None
+    if isinstance(receipt, Noised) and receipt.covers == "release":
+        clip = receipt.clip
+    filters = type(stage).lower_filter is not Defense.lower_filter
+    return filters or bool(stages_with([stage], "maps")) or not (clip is None or isinstance(clip, Clamp))
 
 
 @torch.no_grad()

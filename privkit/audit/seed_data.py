@@ -235,6 +235,9 @@ def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Ba
     client sends only records of its own share."""
     senders, batch = config.protocol.spec.active, config.training.batch_size
     source = splits.private if config.attacked == "private" else splits.test
+    if config.attacked == "private" and senders == 1 and int(shares.sizes.sum()) < len(source):
+        held = torch.cat([shares.of(client) for client in range(len(shares.sizes))]).sort().values
+        source = source[held.to(source.x.device)]  # without images that no client has
     rounds = min(config.budget.victims, len(source)) // (senders * batch)
     if config.attacked == "test" or senders == 1:
         return source[: rounds * senders * batch]

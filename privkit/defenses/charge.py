@@ -80,6 +80,12 @@ class Noised(Receipt):
             return None
 
     @property
+    def payload_share(self) -> float | None:
+        if self.counts is None or self.ratios is None:
+            return None
+        return (self.ratios if self.present is None else self.ratios[self.present]).double().mean().item()
+
+    @property
     def shared(self) -> str:
         if self.covers == "labels":
             return "gradients of several rows meet in the server's weights"

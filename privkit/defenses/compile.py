@@ -60,13 +60,18 @@ class ChainReceipt(Receipt):
 
     @property
     def payload_share(self) -> float | None:
-        """Share of its smashed data that a client sends after all stages before the server, in [0, 1]."""
-        shares = [step.receipt.payload_share for step in self.steps if step.stage.place != "server"]
+        """Share of its smashed data that a client sends after the masks that it applies itself, in [0, 1]."""
+        shares = [step.receipt.payload_share for step in self.steps if by_clients(step.stage)]
         known = [share for share in shares if share is not None]
         total = 1.0
         for share in known:
             total *= share
         return total if known else None
+
+
+def by_clients(stage: Defense) -> bool:
+    """Whether clients do not send what a stage masks: they run it, or a mixer who mixes sends them the masks' seed."""
+    return stage.place == "client" or (stage.place == "mixer" and stage.group > 1)
 
 
 def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Certificate:
@@ -300,8 +305,9 @@ def run(
 
 
 def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
-    """The receipt of one stage, or of a chain."""
-    return steps[0].receipt if len(steps) == 1 else ChainReceipt(steps=tuple(steps))
+    """The receipt of one stage, or of a chain. A server's stage without noise earns no credit, alone or in a chain."""
+    alone = len(steps) == 1 and (steps[0].stage.place != "server" or isinstance(steps[0].receipt, Noised))
+    return steps[0].receipt if alone else ChainReceipt(steps=tuple(steps))
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:

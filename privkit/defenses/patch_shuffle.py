@@ -44,6 +44,7 @@ class PatchShuffle(OnSmashed[Permuted]):
 
     name: ClassVar[str] = "patch_shuffle"
     effects: ClassVar[frozenset[Effect]] = frozenset({"permutes"})
+    over_batch: ClassVar[bool] = False
 
     positions: Literal["drop", "keep"] = "drop"
     frozen_block: FrozenBlock = "auto"

@@ -187,7 +187,8 @@ class Mixed(Receipt):
             known = "whoever knows or guesses the other members' data can subtract them and read this client's"
         else:
             how = f"positions that masks kept are released as they are, and a sum of labels, {NOT_DP}"
-            quantities |= {"positions_seen": 1 - (1 - own) ** release_count.epochs}
+            share = taken if self.drawn == "once" else taken.mean()  # in each round, of one client or on average
+            quantities |= {"positions_seen": (1 - (1 - share) ** release_count.epochs).mean().item()}
             known = "positions that fit together may show their owner, and labels of other members reveal this one's"
         said = ["whoever mixes is trusted: it sees each client's own message", known, _DRAWN[self.drawn]]
         if largest == 1 or release_count.unmatched == 1:

@@ -92,6 +92,7 @@ def costs_of(
     trained: bool,
     batch_size: int = 1,
     kept: float = 1.0,
+    kept_down: float | None = None,
     gradient: Literal["unicast", "broadcast", "average"] = "unicast",
     label_bytes: float = 0.0,
     seed_bytes: int = 0,
@@ -103,14 +104,17 @@ def costs_of(
 
     Args:
         lower: all modules with weights that run at one client, from a record to smashed data.
-        record: one record [1, ...] on the device of `lower`.
+        record: one record [1, ...] on the device of `lower`; if it requires a gradient, its gradient is counted, too.
         trained: whether the client's segment is trained.
         batch_size: images per batch, for the peak memory.
-        kept: share of the smashed data that is sent, in [0, 1]; see `sent_share`.
+        kept: share of the smashed data that is sent, in [0, 1]; see `sent_share`. If records are sent in several
+            messages, the sum over these messages.
+        kept_down: share of the gradient that "unicast" returns; None if it equals `kept`.
         gradient: "unicast" returns the kept share of the gradient; "broadcast" and "average" return all of it.
         label_bytes: bytes of one label; 0 if the server holds the labels.
         seed_bytes: bytes of the masks' seed, for each client and round.
-        averaged_every: rounds between two averages of the lower segments; None for never.
+        averaged_every: rounds between two averages of the lower segments, or two times that a client hands its segment
+            on; None for never.
         companion: a network on smashed data that the client trains beside the task, such as a simulated attacker.
 
     Source: DP-CutMixSL §3 (positions with mask 1 are sent) and appendix B (unicast and broadcast); CutMixSL §3.1 (masks
@@ -124,12 +128,13 @@ def costs_of(
     if not trained:
         lower.requires_grad_(False)
     sent, forward, both = _macs(lower, companion, record)
+    down = kept if kept_down is None else kept_down
     averages = averaged_every is not None and any(p.requires_grad for p in lower.parameters())
     model = _travelling(lower) * FLOAT / averaged_every if averaged_every is not None and averages else 0.0
     weights = [*lower.parameters(), *(companion.parameters() if companion is not None else ())]
     return Costs(
         bytes_up=sent * FLOAT * kept + label_bytes,
-        bytes_down=sent * FLOAT * (kept if gradient == "unicast" else 1.0) if trained else 0.0,
+        bytes_down=sent * FLOAT * (down if gradient == "unicast" else 1.0) if trained else 0.0,
         bytes_up_model=model,
         bytes_down_model=model,
         bytes_seed=seed_bytes,
@@ -172,7 +177,7 @@ def _peak(lower: nn.Module, companion: nn.Module | None, record: Tensor, batch_s
     modules = nn.ModuleList([lower] if companion is None else [lower, companion])
     modules.train(trained or companion is not None)
     modules.zero_grad(set_to_none=True)
-    records = record.expand(batch_size, *record.shape[1:]).clone()
+    records = record.detach().expand(batch_size, *record.shape[1:]).clone().requires_grad_(record.requires_grad)
     weights = [p for p in modules.parameters() if p.requires_grad]
 
     def work() -> None:

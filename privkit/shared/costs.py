@@ -10,11 +10,12 @@ class Costs:
     """Traffic, computation and memory of one client in training.
 
     Attributes:
-        bytes_up: bytes per image that the client sends: smashed data and label.
+        bytes_up: bytes per image that the client sends: smashed data and label, in all messages of a round.
         bytes_down: bytes per image that the client receives: the cut-layer gradient; 0 if the client's segment is
             frozen.
-        bytes_up_model: bytes per round: weights sent for averaging, divided by the rounds between two averagings.
-        bytes_down_model: bytes per round: averaged weights received, divided by the same number of rounds.
+        bytes_up_model: bytes per round: weights sent for averaging, divided by the rounds between two averagings; or
+            weights handed on to the next client.
+        bytes_down_model: bytes per round: averaged or handed-on weights received, divided by the same number of rounds.
         bytes_seed: bytes per round: the seed of masks, sent to the client.
         client_macs: multiply-accumulates per image of matrix products and convolutions in the forward pass; gathers and
             Fourier transforms count as 0.

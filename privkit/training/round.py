@@ -143,10 +143,9 @@ def _through_the_tails(
         down = features.detach().requires_grad_()
         logits = upper.logits(down)
     losses = message_losses(logits, release.labels, own_loss(upper))
-    (weights * losses).sum().backward()
+    losses.sum().backward()  # each client owns its tail, which gets the gradient of the client's own loss
     assert down.grad is not None
-    own = down.grad.unflatten(0, messages)
-    up = clients.defense.on_gradient(own / _as(weights, own), draws)
+    up = clients.defense.on_gradient(down.grad.unflatten(0, messages), draws)
     clients.defense.before_backward(given)
     features.backward((up * _as(weights, up)).flatten(0, 1))
     assert arrived.grad is not None
@@ -166,17 +165,14 @@ def _one_by_one(
 ) -> Round:
     """Run a round with one server step for each client, as in CutMixSL's ×n variant.
 
-    For each client, its mixing group mixes a new message, whose gradient flows only to this client. In the result,
-    losses and groups cover all messages; the other values are those of the last message of each full group.
+    For each client, its mixing group mixes a new message, whose gradient flows only to this client, together with the
+    gradient of the client's own penalty. In the result, losses and groups cover all messages; the other values are
+    those of the last message of each full group.
     """
-    losses, members, groups = [], [], clients.groups(number, draws)
-    for seat in range(clients.defense.group):
-        turn = groups.roll(-seat, 1)  # the client that gets the gradient comes first
-        turn = turn[turn[:, 0] >= 0]
+    losses, members = [], []
+    for turn in turns(clients.groups(number, draws), clients.protocol):
         with clients.mixed_precision(images.device):
             sent = clients.release(images, labels, draws, number, groups=turn)
-        if seat:
-            sent = replace(sent, penalty=None)  # the penalty does not depend on the message, so it is added only once
         gradients: list[Tensor] = []
         for smashed, soft in zip(sent.release.smashed, sent.release.labels, strict=True):
             message = Release(smashed=smashed.unsqueeze(0), labels=soft.unsqueeze(0))
@@ -186,11 +182,25 @@ def _one_by_one(
             if update is not None:
                 update()
         gradient = clients.defense.on_gradient(torch.cat(gradients), draws)
-        if turn.shape[1] > 1 and len(sent.smashed) == len(images) and sent.smashed.requires_grad:
-            sent.smashed.register_hook(_to(turn[:, 0], len(images)))
-        send_back(sent, gradient, message_weights(turn, shares), clients.protocol.gradient)
+        receivers, penalty = turn[:, 0], sent.penalty
+        if len(sent.smashed) == len(images):  # otherwise each lower segment made a message, so all of them receive
+            if turn.shape[1] > 1 and sent.smashed.requires_grad:
+                sent.smashed.register_hook(_to(receivers, len(images)))
+            penalty = None if penalty is None else penalty[receivers]
+        send_back(replace(sent, penalty=penalty), gradient, message_weights(turn, shares), clients.protocol.gradient)
         members.append(turn)
     return Round(losses=torch.cat(losses), sent=replace(sent, groups=torch.cat(members)), cut_gradient=gradient)
+
+
+def turns(groups: Tensor, protocol: SplitProtocol) -> list[Tensor]:
+    """The groups [M, k] of clients that are mixed one after the other in a round; without updates="message", once.
+
+    With it, each client comes first once, the one that gets the gradient.
+    """
+    if protocol.updates == "round":
+        return [groups]
+    seats = [groups.roll(-seat, 1) for seat in range(groups.shape[1])]
+    return [turn[turn[:, 0] >= 0] for turn in seats]
 
 
 def _to(receivers: Tensor, clients: int) -> Callable[[Tensor], Tensor]:

@@ -37,6 +37,16 @@ def test_the_papers_worst_case_attacks_test_images_with_the_training_set() -> No
     assert torch.isin(own.victims.ids, own.splits.private.ids).all()
 
 
+def test_attacked_private_images_are_those_that_clients_hold() -> None:
+    """With one client, and with two that take turns: images beyond the sum of `sizes` are nobody's."""
+    for protocol, sizes in (("psl:clients=1", [60]), ("sl:clients=2", [40, 50])):
+        settings = {**SMALL, "protocol": protocol, "partition": f"iid:sizes={sizes}", "training": "batch_size=20"}
+        setting = prepare(resolve(settings), 0, torch.device("cpu"))
+        held = [setting.shares.of(client) for client in range(len(sizes))]
+        assert torch.isin(setting.victims.ids, setting.splits.private.ids[torch.cat(held)]).all()
+        assert len(setting.victims) == 40
+
+
 def test_candidates_are_disjoint_images_with_the_attacked_ones_among_them() -> None:
     disjoint = prepare(resolve(SMALL), 0, torch.device("cpu"))
     setting = prepare(resolve({"auxiliary": "candidates", **SMALL}), 0, torch.device("cpu"))

@@ -315,6 +315,11 @@ def test_certificates_say_that_nothing_is_proven(mixer: Mixer) -> None:
     else:
         assert certificate.quantities["payload_share"] == pytest.approx(0.5)
         assert certificate.quantities["positions_seen"] == pytest.approx(1 - 0.5**3)
+        _, once = replace(mixer, drawn="once").apply(z, y, generator())
+        seen = 1 - (1 - once.ratios) ** 3  # each client keeps its ratio
+        assert once.certificate(ReleaseCount(epochs=3)).quantities["positions_seen"] == pytest.approx(
+            seen.mean().item()
+        )
     assert any("other members" in sentence for sentence in certificate.assumptions)
     assert "some message holds one client's data alone" in certificate.assumptions
 

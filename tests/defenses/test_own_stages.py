@@ -164,7 +164,8 @@ def test_what_a_shuffle_leaves_open_counts_as_unsafe() -> None:
     by_image = GaussianNoise(clip_by="image")
     with pytest.raises(ValueError, match="own_shuffle may spread one image over its batch, so gaussian_noise"):
         Chain(stages=(OwnShuffle(), by_image))
-    assert Chain(stages=(DeclaredShuffle(), by_image)).name == "own_shuffle+gaussian_noise"
+    for shuffle in (DeclaredShuffle(), PatchShuffle()):
+        assert Chain(stages=(shuffle, by_image)).name == f"{shuffle.name}+gaussian_noise"
     assert Chain(stages=(OwnShuffle(), GaussianNoise())).name == "own_shuffle+gaussian_noise"
 
 

@@ -166,6 +166,9 @@ def test_one_party_names_the_labels_from_its_own_gradients(audited: tuple[dict[s
     [
         ("split_parts:parts=3", "use split_parts:parts=2, which gives each party's output a name"),
         ("orthogonal_map+split_parts", "acts on the outputs of all parties together, so no part belongs to one party"),
+        ("disco+split_parts", "disco acts on the outputs of all parties together"),
+        ("clip:clip_by=image+split_parts", "clip acts on the outputs of all parties together"),
+        ("gaussian_noise:clip_by=image,clip=1+split_parts", "gaussian_noise acts on the outputs of all parties"),
     ],
 )
 def test_parts_that_are_not_the_parties_are_refused(tmp_path: Path, defense: str, says: str) -> None:

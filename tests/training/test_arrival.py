@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 import torch
 
-from privkit.defenses.base import Defense
+from privkit.defenses.base import Defense, ReleaseCount
 from privkit.defenses.blur import Blur
+from privkit.defenses.cutout import RandomCutout
 from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl, DpSl
 from privkit.defenses.noise import GaussianNoise, LaplaceNoise
 from privkit.defenses.none import NoDefense
 from privkit.models.vit import Vit
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import record_rounds, shared_lower
-from tests.small import IMAGES, random_images
+from tests.small import IMAGES, generator, random_images
 
 
 def edge_of(defense: Defense, clients: int = 1) -> Clients:
@@ -36,6 +37,15 @@ def test_a_server_sees_what_it_is_trusted_to_noise(defense: Defense) -> None:
     assert torch.equal(rows, plain)
     assert (members.tolist(), mixed) == ([0, 1, 2, 3], 1)
     assert not torch.equal(seen(type(defense)())[0], plain)
+
+
+def test_masks_of_a_server_hide_nothing_from_it() -> None:
+    data = random_images(4, 3)
+    sent = edge_of(RandomCutout(place="server")).release(data.x[None], data.y[None], generator())
+    assert torch.equal(sent.arrived.smashed, sent.smashed)
+    certificate = sent.receipt.certificate(ReleaseCount(epochs=3))
+    assert "the server does this to data that it already holds" in certificate.statement
+    assert (certificate.quantities, sent.receipt.payload_share) == ({}, None)
 
 
 @pytest.mark.parametrize("clients", [2, 3])

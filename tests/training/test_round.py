@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
+from privkit.defenses.adversarial import Adversarial
+from privkit.defenses.base import Defense
 from privkit.defenses.chain import Chain
 from privkit.defenses.clip import Clip
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
 from privkit.defenses.grad_perturb import GradPerturb
 from privkit.defenses.none import NoDefense
+from privkit.defenses.nopeek import NoPeek
 from privkit.domains.base import Batch
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
@@ -221,6 +224,25 @@ def test_each_step_of_the_server_has_a_message_whose_gradient_flows_to_one_clien
             stack.grad[turn[:, 0]] += grad[turn[:, 0]]
     for ours, theirs in zip(edge.lowers.parameters(), other.lowers.parameters(), strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("learner", [NoPeek(weight=2.0), Adversarial()])
+def test_every_client_of_a_group_gets_its_penalty_once(learner: Defense) -> None:
+    """Five clients in pairs: the penalty adds its own derivative to each gradient, also at simulated attackers."""
+    protocol, data = SplitProtocol(clients=5, updates="message"), digits(50)
+    given = (data.x.view(5, 10, *SHAPE), data.y.view(5, 10))
+    edge, upper = built(Chain(stages=(learner, RandomCutMix(group=2))), protocol)
+    plain, same = built(RandomCutMix(group=2), protocol)
+    alone = deepcopy(edge)
+    for clients, server in ((edge, upper), (plain, same)):
+        split_round(clients, server, *given, Generator().manual_seed(0))
+    penalty = alone.release(*given, Generator().manual_seed(0)).penalty
+    assert penalty is not None
+    penalty.sum().backward()
+    tasks = dict(plain.named_parameters())
+    for (name, ours), added in zip(edge.named_parameters(), alone.parameters(), strict=True):
+        task = tasks[name].grad if name in tasks else torch.zeros_like(ours)
+        torch.testing.assert_close(ours.grad, task + added.grad, atol=1e-5, rtol=1e-3)  # type: ignore[operator]
 
 
 def test_a_round_of_several_messages_a_record_is_charged_and_claims_nothing_of_noise() -> None:

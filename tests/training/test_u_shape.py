@@ -67,12 +67,13 @@ def test_each_client_has_the_gradient_of_its_own_uncut_network() -> None:
     features = [middle(alone.copy(client)(x[client])) for client in range(3)]
     losses = [nn.functional.cross_entropy(t(f), own) for t, f, own in zip(tails, features, y, strict=True)]
     torch.testing.assert_close(outcome.losses, torch.stack(losses).detach())
-    torch.stack(losses).mul(shares).sum().backward()
+    torch.stack(losses).mul(shares).sum().backward(retain_graph=True)  # the server weights clients by their shares
     for one, other in zip(upper.middle.parameters(), middle.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-6)
     for client, alone_tail in enumerate(tails):
-        for stack, weight in zip(upper.tails.parameters(), alone_tail.parameters(), strict=True):
-            torch.testing.assert_close(stack.grad[client], weight.grad, rtol=0, atol=1e-6)  # type: ignore[index]
+        own_gradient = torch.autograd.grad(losses[client], [*alone_tail.parameters()], retain_graph=True)
+        for stack, gradient in zip(upper.tails.parameters(), own_gradient, strict=True):
+            torch.testing.assert_close(stack.grad[client], gradient, rtol=0, atol=1e-6)  # type: ignore[index]
     lower = alone.copy(1)
     nn.functional.cross_entropy(tails[1](middle(lower(x[1]))), y[1]).backward()
     for stack, weight in zip(edge.lowers.parameters(), lower.parameters(), strict=True):
@@ -148,6 +149,8 @@ def test_every_byte_of_both_cuts_is_counted() -> None:
     assert kept.bytes_up == sent.bytes_up - 4 * classes + 4 * width  # type: ignore[operator]
     assert kept.bytes_down == sent.bytes_down + 4 * width  # type: ignore[operator]
     assert kept.client_macs == sent.client_macs + width * classes  # type: ignore[operator]
+    # of the tail: forward pass, gradient of the weights, and gradient of the features, which goes up
+    assert kept.client_training_macs == sent.client_training_macs + 3 * width * classes  # type: ignore[operator]
     assert kept.client_parameters == sent.client_parameters + width * classes + classes  # type: ignore[operator]
 
 
