@@ -71,7 +71,8 @@ def _asked(
 def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
     if bound is None:
         return UNKNOWN, UNKNOWN
-    claimed = "nothing" if bound.claimed == float("inf") else f"{rounded_up(bound.claimed, 3)}{', refuted' * bound.refuted}"
+    refuted = ", refuted" * bound.refuted
+    claimed = "nothing" if bound.claimed == float("inf") else f"{rounded_up(bound.claimed, 3)}{refuted}"
     assumed = f", assumed: {bound.assumed}" if bound.assumed else ""
     return f"{rounded_down(bound.epsilon, 3)} at δ={rounded_down(bound.delta, 3)}{assumed}", claimed
 

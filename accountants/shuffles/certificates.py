@@ -85,9 +85,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
     some = digits > 0
     return Certificate(
         kind="permutation_count" if some else "nothing",
-        statement=f"σ-privacy over {count} = {ten_to(digits)} {orderings}; {REORDERING_NOT_DP}"
-        if some
-        else _ONE_ORDER,
+        statement=f"σ-privacy over {count} = {ten_to(digits)} {orderings}; {REORDERING_NOT_DP}" if some else _ONE_ORDER,
         quantities={"log10_permutations": digits, "log10_target_share": -digits},
         assumptions=(
             "the permutation is uniform, fresh for every image and round, and unknown to the server",
