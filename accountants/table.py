@@ -105,6 +105,24 @@ def mechanism_of(cells: Mapping[str, Any], start: Mapping[str, Any] | None = Non
     return _mechanism_of_row(columns.translated(cells), columns.words(cells), start or {})
 
 
+def without_effect(mechanism: SplitMechanism) -> tuple[str, ...]:
+    """A sentence for each of the columns noise_site and colluding that was given although it changes no ε, because the
+    mechanism does not mix clients.
+
+    >>> row = {"mechanism": "dp_sl", "sigma": 1, "clip_norm": 1, "noise_site": "client"}
+    >>> [sentence.partition(",")[0] for sentence in without_effect(mechanism_of(row))]
+    ['noise_site = client has no effect']
+    """
+    if not isinstance(mechanism.mixing, parts.NoMixing):
+        return ()
+    said = []
+    if mechanism.noise.site == "client":
+        said.append("noise_site = client has no effect, as nothing is mixed and each client adds its noise anyway")
+    if mechanism.mixing.colluding and not isinstance(mechanism.participation, parts.WithoutReplacement):
+        said.append("colluding = yes has no effect, as nothing is mixed and no group of clients is drawn")
+    return tuple(f"{sentence}; leave it out" for sentence in said)
+
+
 def _mechanism_of_row(cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> SplitMechanism:
     if "variance" in cells:
         raise ValueError("noise is given as a standard deviation: put the square root of the variance into sigma")

@@ -71,9 +71,10 @@ def _asked(
 def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
     if bound is None:
         return UNKNOWN, UNKNOWN
-    claimed = "nothing" if bound.claimed == float("inf") else f"{bound.claimed:.3g}{', refuted' * bound.refuted}"
+    refuted = ", refuted" * bound.refuted
+    claimed = "nothing" if bound.claimed == float("inf") else f"{rounded_up(bound.claimed, 3)}{refuted}"
     assumed = f", assumed: {bound.assumed}" if bound.assumed else ""
-    return f"{rounded_down(bound.epsilon, 3)} at δ={bound.delta:.0e}{assumed}", claimed
+    return f"{rounded_down(bound.epsilon, 3)} at δ={rounded_down(bound.delta, 3)}{assumed}", claimed
 
 
 def _proven(row: Row) -> str:

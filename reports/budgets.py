@@ -171,7 +171,7 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
                 tables.UNKNOWN if row.factor is None else f"{row.factor:.3g}",
             )
         own = "error" if row.status == "error" else _shown(row.epsilon, rounded_up)
-        delta = tables.UNKNOWN if row.delta is None else f"{row.delta:.3g}"
+        delta = tables.UNKNOWN if row.delta is None else rounded_up(row.delta, 3)
         proven = (own + _marked(_own_remarks(row), numbers), *published, delta, _shown(row.lower, rounded_down))
         cells = (row.name, row.mechanism, *proven, row.method or tables.UNKNOWN)
         lines.append(tuple(" ".join(cell.split()) for cell in cells))

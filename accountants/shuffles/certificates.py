@@ -85,9 +85,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
     some = digits > 0
     return Certificate(
         kind="permutation_count" if some else "nothing",
-        statement=f"σ-privacy over {count} = {_ten_to(digits)} {orderings}; {REORDERING_NOT_DP}"
-        if some
-        else _ONE_ORDER,
+        statement=f"σ-privacy over {count} = {ten_to(digits)} {orderings}; {REORDERING_NOT_DP}" if some else _ONE_ORDER,
         quantities={"log10_permutations": digits, "log10_target_share": -digits},
         assumptions=(
             "the permutation is uniform, fresh for every image and round, and unknown to the server",
@@ -148,12 +146,12 @@ def batch_shuffle(
     try:
         outcomes = log10_distinct_outcomes(tokens, batch, kept, variant=variant)
         quantities["log10_outcomes"] = outcomes
-        distinct = f"{_ten_to(outcomes)} outcomes are distinct"
+        distinct = f"{ten_to(outcomes)} outcomes are distinct"
     except ValueError:  # too many to count: the certificate states a lower bound instead
-        distinct = f"at least {_ten_to(worth)} outcomes are distinct"
+        distinct = f"at least {ten_to(worth)} outcomes are distinct"
     even = equally_likely(tokens, batch, kept, variant=variant)
     permutations = (
-        f"{_ten_to(worth)} permutations of the batch{published[0]}, {_ten_to(worth + share)} of them hold a given "
+        f"{ten_to(worth)} permutations of the batch{published[0]}, {ten_to(worth + share)} of them hold a given "
         f"image in its order{published[1]}"
     )
     statement, once = f"{permutations}; {REORDERING_NOT_DP}", "no two patches of the batch are equal"
@@ -163,8 +161,8 @@ def batch_shuffle(
         different = quantities["log10_permutations"] = max(0.0, worth - alike)
         if alike > 0:
             statement = (
-                f"at least {_ten_to(different)} orders of the batch that look different: there are {permutations}, and "
-                f"up to {_ten_to(alike, up=True)} give the same release, as patches are equal; {REORDERING_NOT_DP}"
+                f"at least {ten_to(different)} orders of the batch that look different: there are {permutations}, and "
+                f"up to {ten_to(alike, up=True)} give the same release, as patches are equal; {REORDERING_NOT_DP}"
             )
     nothing = _UNMOVED if worth == 0 else _FEW_ORDERS if quantities["log10_permutations"] == 0 else ""
     return Certificate(
@@ -176,7 +174,7 @@ def batch_shuffle(
             "tokens carry no position embedding",
             once,
             READ_AS[variant],
-            f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {_ten_to(worth)}",
+            f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {ten_to(worth)}",
             "Proposition 2, σ-privacy over all patches of the batch, is false as soon as a patch is kept",
             *((_TOGETHER,) if tokens > 1 and kept > 0 else ()),
             *((NO_POSTERIOR if even else _UNEVEN[variant],) if worth > 0 else ()),
@@ -190,7 +188,7 @@ def _must_sum_to(what: str, total: int, multiplicities: Sequence[int]) -> None:
         raise ValueError(f"multiplicities must sum to {what} ({total}), got {found}")
 
 
-def _ten_to(log10: float, *, up: bool = False) -> str:
+def ten_to(log10: float, *, up: bool = False) -> str:
     """A count as a power of ten, whose exponent is rounded down (or `up`) to one decimal, so that a shuffle does not
     seem to hide more than it does."""
     tenths = ceil(10 * log10 - 1e-8) if up else floor(10 * log10 + 1e-8)  # 1e-8: the rounding of sums of logarithms

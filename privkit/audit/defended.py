@@ -116,7 +116,11 @@ def defended_model(
         "best_epoch": None if trained.best is None else trained.best.number,
         "seconds": checkpoint.earlier + now() - start,
         "hides_places": places,
-        "notes": _notes(edge, upper, config.training.keep) + remarks_on_network(config, edge, splits.private.x),
+        "notes": [
+            *_notes(edge, upper, config.training.keep),
+            *_undivided(config),
+            *remarks_on_network(config, edge, splits.private.x),
+        ],
         "files": files,
     }
     note()
@@ -179,6 +183,13 @@ def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
         for side, stack in (("lower", edge.lowers), ("upper", upper))
         if isinstance(stack, Stacked) and not stack.batched
     ]
+
+
+def _undivided(config: AuditConfig) -> list[str]:
+    """A sentence for the result row if a partition has no effect, because one client holds all records."""
+    without = config.protocol.spec.clients == 1 and config.partition.name == "dirichlet"
+    told = f"partition={config.partition.label} has no effect, since one client holds all records; use more clients"
+    return [f"{told}, such as protocol=psl:clients=4"] if without else []
 
 
 def _clear(edge: Clients) -> list[str]:

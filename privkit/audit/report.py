@@ -21,7 +21,7 @@ from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Row
 from privkit.reports.seed_intervals import over_seeds
-from privkit.reports.strongest import counted, undefended
+from privkit.reports.strongest import counted
 from privkit.run import records
 from privkit.run.verify import examine
 from privkit.settings.table import FLAGS
@@ -121,7 +121,9 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
     if len(argv) < 2 or argv[1] not in ("audit", "frontier") or Path(argv[0]).name not in ("privkit", "__main__.py"):
         return ""
     kept, words = [], iter(argv[2:])
-    dropped = _OF_THE_RUN | ({"--parts": False} if undefended(row.defense) else {})
+    untuned = any(note.startswith(f"{row.attack} was not tuned: ") for note in row.notes)
+    refused = {"--parts": not row.parts, "--tune": untuned}  # flags that privkit refuses for this cell alone
+    dropped = _OF_THE_RUN | {flag: False for flag, without in refused.items() if without}
     for word in words:
         name, equals, _ = word.partition("=")
         if word.startswith("--grid"):  # a grid's dataset and model may be lists

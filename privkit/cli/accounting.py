@@ -133,7 +133,7 @@ def calibrate(
     is refused. For randomized response, the parameter is noise_parameter instead of sigma.
     """
     from privkit.accountants import answer, calibration
-    from privkit.accountants.table import mechanism_of
+    from privkit.accountants.table import mechanism_of, without_effect
 
     given: dict[str, Any] = {name: value for name, value in columns.items() if value is not None}
     if parameter not in _SEARCHED:
@@ -152,11 +152,15 @@ def calibrate(
         raise UsageError(f"calibrate {parameter}: {asked}")
     how: dict[str, Any] = {"tight": not fast}
     try:
+        # a mechanism with the other noise raises its own error
+        begun = _NOISE if parameter in _NOISE else () if parameter == "delta" else (parameter,)
+        mechanism = mechanism_of(given, dict.fromkeys(begun, 1))
+        for sentence in without_effect(mechanism):
+            tell(sentence)
         if parameter == "delta":
-            least = answer.delta(mechanism_of(given), epsilon, **how)  # type: ignore[arg-type]
+            least = answer.delta(mechanism, epsilon, **how)  # type: ignore[arg-type]
             return _print_found("delta", least.delta, least, as_json)
-        begun = _NOISE if parameter in _NOISE else (parameter,)  # a mechanism with the other noise raises its own error
-        start: Any = (mechanism_of(given, dict.fromkeys(begun, 1)), parameter)
+        start: Any = (mechanism, parameter)
         if tpr is not None:
             true, false = _rates(tpr)
             solved = calibration.calibrate_rates(*start, true_positives=true, false_positives=false, **how)

@@ -64,6 +64,10 @@ def audit(
     """
     shown = OutputOptions(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     command = checked(CommandFlags, flags)
+    if command.engine:
+        from privkit.run.engines import check_engine
+
+        check_engine(command.engine)
     given = _given(command, {name: flags[name] for name in SETTINGS if flags[name] not in (None, [])})
     if command.grid:
         _audit_grid(given, command, command.out or Path("privkit-runs") / command.grid.stem, shown)

@@ -11,7 +11,7 @@ from typing import Any
 
 from privkit.accountants import answer
 from privkit.accountants.columns import DP_SGD, TOO_MANY
-from privkit.accountants.table import TableEntry
+from privkit.accountants.table import TableEntry, without_effect
 from privkit.accountants.terms import DP_SGD_TERMS
 from privkit.accountants.terms import terms as in_terms
 from privkit.accountants.wording import warnings
@@ -75,7 +75,7 @@ def _row(entry: TableEntry, outcome: Certificate | str, compare: bool) -> tuple[
         error = str(outcome).removeprefix(f"{entry.where}: ")
         return BudgetRow(**read, given=columns, status="error", error=error, sound=False), None
     published: dict[str, Any] = {}
-    notes = warnings(entry.mechanism, entry.delta)
+    notes = warnings(entry.mechanism, entry.delta) + without_effect(entry.mechanism)
     if kind == "dp_cutmixsl" and not entry.cells.get("noise_site"):
         notes = (*notes, _BY_MIXER)
     if outcome.sound and not isinf(outcome.epsilon) and not of_use(outcome.epsilon, entry.delta, None):

@@ -18,6 +18,7 @@ from privkit.errors import UsageError, shortened, unknown
 from privkit.parts.registry import Component, parse, read_options, read_part, split_options
 from privkit.run.plan import cell_counts
 from privkit.run.stopping import finished_cells, keeping
+from privkit.settings.pairing import split_protocol
 from privkit.settings.resolve import resolve
 from privkit.settings.table import DEFAULTS
 
@@ -67,21 +68,23 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
     return with_flags(command, inspect.signature(audit).parameters.values())
 
 
-def varied(defense: Any, vary: Sequence[str]) -> list[str]:
-    """List the labels of a defense with every combination of the option values in `vary`, without repetition. A text of
-    `vary` is "key=value,value,…". In a chain of defenses, the values are set in the defense that has the
-    option."""
-    component = parse("defenses", defense)
+def varied(defense: Any, vary: Sequence[str]) -> list[Any]:
+    """List a defense with every combination of the option values in `vary`, without repetition: as labels, or as tables
+    if the defense names its protocol. A text of `vary` is "key=value,value,…". In a chain of defenses, the values are
+    set in the defense that has the option."""
+    own, protocol = split_protocol(defense)
+    component = parse("defenses", own)
     stages = component.stages or (component,)
     axes = [_axis(text, component.label, stages) for text in vary]
     if doubled := {name for name, _ in axes if [other for other, _ in axes].count(name) > 1}:
         raise UsageError(f"--vary names {min(doubled)} twice; put all its values into one --vary")
-    labels = []
+    found: dict[str, Any] = {}
     for values in product(*(options for _, options in axes)):
         changes: dict[str, Any] = {name: value for one in values for name, value in one.items()}
         parts = [_changed(stage, changes) for stage in stages]
-        labels.append(parse("defenses", parts if len(parts) > 1 else parts[0]).label)
-    return list(dict.fromkeys(labels))
+        label = parse("defenses", parts).label
+        found[label] = label if protocol is None else [{**parts[0], "protocol": protocol}, *parts[1:]]
+    return list(found.values())
 
 
 def _axis(text: str, label: str, stages: Sequence[Component]) -> tuple[str, list[dict[str, Any]]]:

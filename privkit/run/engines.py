@@ -264,13 +264,19 @@ ENGINES: dict[str, _Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submiti
 """Engine name -> the function that makes the executor. Without a name, the processes of `--workers` compute."""
 
 
+def check_engine(named: str | None) -> None:
+    """Raise `UsageError` if `named` is neither an engine of `ENGINES` nor a "module:factory"."""
+    name, colon, _ = (named or "").partition(":")
+    if named and name not in ENGINES and not colon:
+        raise unknown("engine", named, [*ENGINES, "module:factory"])
+
+
 @contextmanager
 def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
     """Context manager that yields a run's executor. `named` is NAME or NAME:options of `ENGINES`, "module:factory", or
     None for local processes."""
-    name, colon, rest = (named or "").partition(":")
-    if named and name not in ENGINES and not colon:
-        raise unknown("engine", named, [*ENGINES, "module:factory"])
+    check_engine(named)
+    name, _, rest = (named or "").partition(":")
     with ExitStack() as closes:
         try:
             if named is None:

@@ -168,7 +168,8 @@ def _gone(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -
     for cell in manifest.cells:
         if cell.cell in rows and rows[cell.cell].status == "done":
             home, model = examination.run / "cells" / cell.cell, examination.run / "models" / cell.model
-            needed |= dict.fromkeys((home / records.MADE_OF, model / records.MADE_OF, model / records.TRAINED))
+            needed |= dict.fromkeys((home / records.MADE_OF, home / records.LOG))
+            needed |= dict.fromkeys((model / records.MADE_OF, model / records.TRAINED))
     for path in needed:
         if not os.path.lexists(path):
             examination.fault(path, "is missing", "restore it from a copy; the rows stand without it")

@@ -13,10 +13,10 @@ Part = tuple[Component, tuple[Component, ...]]
 """A protocol, and the defenses under it, including the undefended baseline."""
 
 
-def _split_protocol(given: Any) -> tuple[Any, Any]:
+def split_protocol(given: Any) -> tuple[Any, Any]:
     """Split a user's defense, or chain of defenses, into the defense itself and the protocol that it names, or None.
 
-    >>> _split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
+    >>> split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
     """
     stages, own = [], []
@@ -52,7 +52,7 @@ def defense_pairs(defenses: Iterable[Any], run: Any) -> list[Part]:
     baseline = parse("defenses", "none")
     pairs: list[tuple[Component, Component | None]] = []
     for given in defenses:
-        rest, own = _split_protocol(given)
+        rest, own = split_protocol(given)
         defense = parse("defenses", rest)
         if own is not None:
             under = parse("protocols", own)

@@ -66,9 +66,9 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     >>> resolve({"defense": "patch_shuffle", "budget": "smoke:epochs=3"}).budget.epochs
     3
     """
+    given = table.with_defaults(settings)
     if settings.get("trust") and settings.get("recorded") is None:
         raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
-    given = table.with_defaults(settings)
     asked, execution = table.checked(AuditSettings, given), table.checked(ExecutionSettings, given)
     if (root := os.environ.get(table.DATA_ROOT_VARIABLE)) and not execution.data_root:
         execution = replace(execution, data_root=Path(root).expanduser())

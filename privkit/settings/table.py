@@ -253,10 +253,12 @@ DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if e
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with default values for absent ones and for None; raises `UsageError` for an unknown name."""
-    for key in settings:
+    """The settings, with default values for absent ones and for None; raises `UsageError` for an unknown name or an
+    array."""
+    for key, value in settings.items():
         if key not in SETTINGS:
             raise unknown("setting", str(key), KEYS)
+        values.no_array(key, value)
     return {**DEFAULTS, **{key: value for key, value in settings.items() if value is not None}}
 
 

@@ -31,6 +31,18 @@ def _must_be(what: str, fits: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return checked
 
 
+def no_array(name: str, given: Any, depth: int = 6) -> None:
+    """Raise `UsageError` if a setting is an array (of NumPy, PyTorch or pandas), or holds one."""
+    if getattr(given, "ndim", 0):
+        raise UsageError(
+            f"{name} takes texts, numbers, and lists or tables of them, got {' '.join(shortened(given).split())}; make "
+            "a list of the array with its method tolist"
+        )
+    inner = given.values() if isinstance(given, Mapping) else given if isinstance(given, list | tuple) else ()
+    for one in inner if depth else ():
+        no_array(name, one, depth - 1)
+
+
 def as_folder(name: str) -> Callable[[Any], Path]:
     """Make a function that turns a setting into a folder; `~` is the user's home."""
     checked = _must_be(f"{name} must be the path of a folder", lambda given: isinstance(given, str | Path))

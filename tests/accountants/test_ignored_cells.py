@@ -7,6 +7,7 @@ import pytest
 from privkit.accountants import table
 from privkit.accountants.columns import BY_NAME
 from privkit.accountants.spec.mechanism import SplitMechanism
+from privkit.cli.budgets import budgets
 
 PLAIN: dict[str, Any] = {"mechanism": "gaussian", "sigma": 1, "sensitivity": 1}
 MIXED: dict[str, Any] = {"mechanism": "dp_mixsl", "sigma": 1, "dimensions": 10, "clip_high": 1, "group": 2}
@@ -80,6 +81,19 @@ def test_a_cell_changes_the_mechanism_or_is_refused(column: str) -> None:
 def test_an_ignored_cell_is_told_where_it_belongs(cells: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         table.mechanism_of(cells)
+
+
+@pytest.mark.parametrize("cells", [{"noise_site": "client"}, {"colluding": "yes"}])
+def test_what_belongs_to_mixing_is_said_to_have_no_effect_without_it(cells: dict[str, Any]) -> None:
+    ((name, value),) = cells.items()
+    for base in BASES[:3]:
+        (said,) = table.without_effect(table.mechanism_of(base | cells))
+        assert said.startswith(f"{name} = {value} has no effect, as nothing is mixed")
+    (row, _), *_ = budgets(table.read([PLAIN | cells], 1e-5), tight=False, compare=False)
+    assert row.notes == table.without_effect(table.mechanism_of(PLAIN | cells))
+    assert not table.without_effect(table.mechanism_of(MIXED | cells))
+    drawn = PLAIN | {"sampling": "without_replacement", "group": 2, "clients": 10, "colluding": "yes"}
+    assert not table.without_effect(table.mechanism_of(drawn))
 
 
 def test_defaults_may_be_written_out() -> None:

@@ -33,6 +33,7 @@ MISTAKES = [
     (("report", "absent"), "absent is not a run folder"),
     (("audit", "--training", "batch_size=1000", "--dry-run", *SMALL), "batch_size=1000 is more than"),
     (("audit", "--defense", "none", "--gate", "ssim<=0.0", *SMALL), "a gate judges defenses"),
+    (("audit", "--engine", "dusk", "--dry-run", *SMALL), "unknown engine 'dusk'; did you mean 'dask'?"),
     (("audit", "--dataset", "image_folder:size=1000000", "--dry-run"), ">= 1 and <= 1024"),
     (("audit", "--dataset", "digits", "--auxiliary", "digits"), "private dataset itself"),
     (("audit", "--junit", "absent/unit.xml"), "must be a file in a folder that exists"),

@@ -32,6 +32,12 @@ def test_proposition_2_fails_as_soon_as_a_patch_is_kept() -> None:
     assert patch_shuffling.proposition_2(tokens=2, batch=2, kept=0).sound
 
 
+def test_the_published_count_is_rounded_down() -> None:
+    """The exponent is 2.857."""
+    found = patch_shuffling.proposition_2(tokens=3, batch=2, kept=0)
+    assert "3·2 patches, 10^2.8 permutations (Eq. 7)" in found.statement
+
+
 def test_the_printed_epsilon_of_the_baseline() -> None:
     certificate = patch_shuffling.dp_baseline()
     assert (certificate.epsilon, certificate.delta, certificate.sound) == (6.68, None, False)

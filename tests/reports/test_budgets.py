@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import dataclasses
 import io
 import json
 import subprocess
@@ -105,6 +106,7 @@ def test_what_the_table_says() -> None:
     good, bad, nothing = (dict(zip(shown.headers, line, strict=True)) for line in shown.rows)
     assert good["ε"] == "4.3772"  # up
     assert good["ε at least"] == "4.3771"  # down
+    assert budgets.budget_table([dataclasses.replace(GOOD, delta=1.2341e-5)]).rows[0][3] == "1.24e-05"  # up
     assert good["ε published"] == "2 (α = 1.27) [1] [2] [3]"
     assert good["published/sound"] == "0.457"
     assert bad["ε"] == "error [4]"

@@ -14,6 +14,7 @@ from privkit.reports.frontier import frontier, frontier_chart, frontier_csv, fro
 from privkit.reports.schema import Check, Row
 from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.tables import table
+from privkit.settings.resolve import resolve
 from privkit.shared.certificate import Certificate
 from privkit.shared.interval import Interval
 from tests.reports.made import made, metric
@@ -212,6 +213,12 @@ def test_a_single_defended_setting_is_drawn_if_asked_for() -> None:
 )
 def test_a_defense_is_varied(defense: str, vary: list[str], labels: list[str]) -> None:
     assert varied(defense, vary) == labels
+
+
+def test_a_defense_is_varied_under_its_own_protocol() -> None:
+    found = resolve({"defense": varied("mixup:protocol=psl", ["group=2,3"])})
+    labels = ["none", "mixup:protocol=psl", "mixup:group=3,protocol=psl"]
+    assert (found.protocol.label, [defense.label for defense in found.defenses]) == ("psl", labels)
 
 
 @pytest.mark.parametrize(

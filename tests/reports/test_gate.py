@@ -254,6 +254,9 @@ def test_an_empirical_epsilon_says_what_it_assumes_wherever_it_stands() -> None:
         ("2 at δ=1e-05", "1.5, refuted"),
         ("2 at δ=1e-05, assumed: a Gaussian curve", "1.5, refuted"),
     ]
+    fine = answers_table([canaries(empirical_bound=replace(bound, claimed=1.2341, delta=1.4678e-5))])
+    assert fine is not None
+    assert fine.rows[0][-2:] == ("2 at δ=1.46e-05", "1.24, refuted")  # a lower bound is rounded down, a claim up
     gate = Gate.parse("empirical_epsilon<=1")
     assert ["(assumed: a Gaussian curve), the gate requires" in text for text in gate.failures([of_any, of_one])] == [
         False,

@@ -90,12 +90,15 @@ def test_the_command_of_a_cell_plans_this_very_cell(small_run: AuditRun) -> None
     assert cell_command(("notebook.py",), small_run.rows[0]) == ""
 
 
-def test_the_command_of_an_undefended_cell_leaves_out_what_only_a_defense_takes(small_run: AuditRun) -> None:
-    """A gate or the part that a party holds would be refused there."""
-    bare, defended = (next(row for row in small_run.rows if (row.defense == "none") == none) for none in (True, False))
-    argv = ("privkit", "audit", "--gate", "ssim<=0.9", "--parts=part_1", "--budget", "smoke")
-    assert cell_command(argv, bare).startswith("privkit audit --budget smoke --defense none ")
-    assert cell_command(argv, defended).startswith("privkit audit --parts=part_1 --budget smoke --defense ")
+def test_the_command_of_a_cell_leaves_out_what_would_be_refused_there(small_run: AuditRun) -> None:
+    """A gate on an undefended model, the part of a release that is not split, and tuning without anything to tune."""
+    row = small_run.rows[1]
+    argv = ("privkit", "audit", "--gate", "ssim<=0.9", "--parts=part_1", "--tune", "trials=3", "--budget", "smoke")
+    own = f"--budget smoke --defense {row.defense} "
+    split, fixed = {"parts": ("part_1",)}, {"notes": (f"{row.attack} was not tuned: it has no field to tune",)}
+    assert cell_command(argv, row).startswith(f"privkit audit --tune trials=3 {own}")
+    assert cell_command(argv, row.model_copy(update=split)).startswith("privkit audit --parts=part_1 --tune trials=3 ")
+    assert cell_command(argv, row.model_copy(update=fixed)).startswith(f"privkit audit {own}")
 
 
 # pictures and charts

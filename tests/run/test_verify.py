@@ -110,7 +110,7 @@ def test_files_of_others_are_no_fault_and_are_named(copied: Path) -> None:
     assert "; 4 files of others not checked (.DS_Store, cells/.DS_Store, controls/.DS_Store, …); " in found.sentence
 
 
-@pytest.mark.parametrize("name", ["made_of.json", "trained.json"])
+@pytest.mark.parametrize("name", ["made_of.json", "trained.json", "log.txt"])
 def test_a_record_that_a_finished_cell_rests_on_is_gone(copied: Path, name: str) -> None:
     gone = [path for path in copied.rglob(name)]
     for path in gone:

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from privkit.errors import UsageError
 from privkit.settings.resolve import read_toml, resolve
@@ -28,6 +30,10 @@ WRONG = [
     ({"parts": [{"name": "part_1"}]}, "a part of a release has a name, such as part_1, got {'name': 'part_1'}"),
     ({"cell_seconds": 1e30}, "cell_seconds must be a number of seconds above 0 and at most 1e9"),
     ({"cell_memory": "999999999999G"}, "cell_memory is an amount such as 500MiB or 4GiB, at most 1073741824GiB"),
+    ({"trust": np.array(["a", "b"])}, "trust takes texts, numbers, and lists or tables of them, got array(['a', 'b']"),
+    ({"auxiliary": np.eye(2)}, "auxiliary takes texts, numbers, and lists or tables of them, got array([[1., 0.], [0."),
+    ({"defense": [{"name": "scaling", "factor": np.ones(2)}]}, "make a list of the array with its method tolist"),
+    ({"victims": torch.ones(2)}, "victims takes texts, numbers, and lists or tables of them, got tensor([1., 1.])"),
     ({5: 1}, "unknown setting '5'"),
 ]
 

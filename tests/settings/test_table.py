@@ -21,6 +21,7 @@ ROW = Row.model_validate(
     {
         **{"cell": "c", "defense": "mixup", "attack": "sdar", "seed": 1, "attacked": "private", "batch_size": 5},
         **{"status": "done", "dataset": "d", "model": "m", "protocol": "sl", "partition": "iid", "auxiliary": "own"},
+        "parts": ["part_1"],
     }
 )
 OTHER: dict[str, Any] = {

@@ -24,8 +24,8 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
     return Certificate(
         kind="permutation_count",
         statement=(
-            f"Proposition 2 as published: σ-privacy over {tokens}·{batch} patches, 10^{total:.1f} permutations "
-            f"(Eq. 7); {certificates.REORDERING_NOT_DP}"
+            f"Proposition 2 as published: σ-privacy over {tokens}·{batch} patches, {certificates.ten_to(total)} "
+            f"permutations (Eq. 7); {certificates.REORDERING_NOT_DP}"
         ),
         method="counts as published",
         sound=holds,

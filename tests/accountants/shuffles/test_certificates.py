@@ -189,11 +189,11 @@ def test_a_batch_in_which_nothing_moves_hides_nothing(multiplicities: list[int] 
 
 def test_counts_are_rounded_to_the_side_that_hides_less() -> None:
     """36 was printed as 10^1.6."""
-    assert [certificates._ten_to(log10(count)) for count in (1, 6, 36, 1000)] == [
+    assert [certificates.ten_to(log10(count)) for count in (1, 6, 36, 1000)] == [
         "10^0.0",
         "10^0.7",
         "10^1.5",
         "10^3.0",
     ]
-    assert [certificates._ten_to(log10(count), up=True) for count in (6, 1000)] == ["10^0.8", "10^3.0"]
-    assert certificates._ten_to(-1e-16) == "10^0.0"
+    assert [certificates.ten_to(log10(count), up=True) for count in (6, 1000)] == ["10^0.8", "10^3.0"]
+    assert certificates.ten_to(-1e-16) == "10^0.0"
