@@ -9,7 +9,7 @@ has the nodes of a quadrature.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, isclose, log, sqrt
+from math import ceil, isclose, log, log1p, sqrt
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -251,11 +251,12 @@ class DirichletCounts(_Dirichlet):
             raise ValueError("dirichlet_counts draws numbers of patches: use it with cutmix, or dirichlet with mixup")
         if self.clients == 1:
             return _one_ratio(1.0, 1.0, 1.0)
-        a, b, n = self.concentration, (self.clients - 1) * self.concentration, patches
-        j = np.arange(n + 1.0)
-        log_weight = betaln(j + a, n - j + b) - betaln(j + 1, n - j + 1)
+        a, k, j = self.concentration, self.clients, np.arange(patches + 1.0)
+        # a(a+1)…(a+j−1) / (ka)^j in logarithms, for this client's a and the others' (k−1)·a: a large α_M cancels
+        own, others = (np.append(0, np.cumsum(np.log1p(j[:-1] / c))) for c in (a, (k - 1) * a))
+        log_weight = own + others[::-1] - j * log(k) + j[::-1] * log1p(-1 / k) - betaln(j + 1, j[::-1] + 1)
         log_weight -= logsumexp(log_weight)
-        return self._law(j / n, j / n, log_weight)
+        return self._law(j / patches, j / patches, log_weight)
 
 
 Fixed = FixedRatio | FixedCounts  # ratios that are the same in every round
@@ -290,10 +291,13 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
     """
     low, high = -45 / a - 5, 45 / b + 30
     longest = min(1.0, 2 / sqrt(a + b))
-    if sharpness + (high - low) / longest > _MOST_PIECES:
+    if high - low > (_MOST_PIECES - sharpness) * longest:
+        kind, do = (
+            ("even", "lower the concentration") if longest < 1e-3 else ("uneven", "raise the concentration or sigma")
+        )
         raise ValueError(
-            f"ratios with concentration={a:g} under a shift of {sharpness:.3g} are too uneven to integrate: raise the "
-            "concentration or sigma, or give fixed ratios"
+            f"ratios with concentration={a:g} under a shift of {sharpness:.3g} are too {kind} to integrate: {do}, or "
+            "give fixed ratios"
         )
     turns = np.arange(1, ceil(sharpness)) / ceil(sharpness)
     inner = np.unique(np.concatenate([breaks, turns]))

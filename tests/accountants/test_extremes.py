@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from math import inf, log, sqrt
+from fractions import Fraction
+from math import comb, inf, log, prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,25 @@ def kept(ratio: Array, clients: int, site: str) -> Array:
 
 
 # random ratios
+
+
+@pytest.mark.parametrize("clients", [2, 5])
+@pytest.mark.parametrize("a", [1e-6, 0.3, 2.0, 1e6, 1e12, 7.4989e16, 1e300, 1e308])
+def test_the_law_of_counts_has_all_digits(a: float, clients: int) -> None:
+    """Differences of logarithms of Beta functions lose them from α_M = 1e11 on: from 1e16 on, ε was far too small."""
+
+    def rising(start: Fraction, times: int) -> Fraction:
+        return prod((start + i for i in range(times)), start=Fraction(1))
+
+    n, own, all_ = 16, Fraction(a), clients * Fraction(a)
+    exact = [comb(n, j) * rising(own, j) * rising(all_ - own, n - j) / rising(all_, n) for j in range(n + 1)]
+    law = DirichletCounts(concentration=a, clients=clients).law(n)
+    assert np.exp(law.log_weight) == pytest.approx([float(one) for one in exact], rel=1e-11)
+
+
+def test_ratios_too_even_to_integrate_are_refused() -> None:
+    with pytest.raises(ValueError, match="too even to integrate: lower the concentration"):
+        DirichletRatio(concentration=1e308, clients=2).law(None)
 
 
 @settings(max_examples=25, deadline=None)
