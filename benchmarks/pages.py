@@ -108,7 +108,9 @@ def reproduced_tables() -> str:
         verdicts = [one.verdict for one in found.orderings]
         effect_verdicts = [one.verdict for one in effects_of.comparisons(rows)] if effects_of else []
         counts = [
-            verdicts.count("ordering agrees") + effect_verdicts.count("reproduced"),
+            verdicts.count("ordering agrees")
+            + effect_verdicts.count("sign agrees")
+            + effect_verdicts.count("reproduced"),
             verdicts.count("reversed") + effect_verdicts.count("differs"),
             verdicts.count("undecided") + effect_verdicts.count("unproven"),
             verdicts.count("at the floor"),

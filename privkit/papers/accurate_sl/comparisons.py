@@ -119,7 +119,7 @@ def _softmax() -> Iterator[ComparedClaim]:
         claim="Theorem 3.4: above a noise level some scaling lowers the loss's error",
         published=before,
         ours=after,
-        quantity="mean error of the loss; published: at λ = 1, ours: at λ = .99",
+        quantity="mean error of the loss; by the paper: at λ = 1, ours: at λ = .99",
         verdict="fails" if promised and after > before else "holds",
         why="M = [[20, 3], [20, 0]], X = (0, 1), σ² = .0075 meet the theorem's condition, but scaling raises the "
         f"error, as the slope of the mean loss predicts ({slope:.2g})",
@@ -169,9 +169,9 @@ def _privacy() -> Iterator[ComparedClaim]:
         )
     yield ComparedClaim(
         claim="§B.8: for a whole training, Theorem A.7 gives a large bound",
-        published=log10_theorem_a7_epsilon(TABLE_11[0].epsilon, 1000, _DELTA),
-        quantity="log10 of ε after 1,000 rounds of Table 11's first row",
-        verdict="reproduced",
+        ours=log10_theorem_a7_epsilon(TABLE_11[0].epsilon, 1000, _DELTA),
+        quantity="log10 of the theorem's ε after 1,000 rounds of Table 11's first row",
+        verdict="holds",
         why="the theorem's ε grows like e^ε of one round",
     )
 
