@@ -320,8 +320,8 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="tiny (embedded digits), small (the paper's data at reduced size), medium (the paper's network "
-            "as well, for a GPU) or paper."
+            help="tiny (embedded digits), small (reduced size; the paper's data or, for patch_splitnn and "
+            "images of patch_shuffling, digits), medium (the paper's network as well, for a GPU) or paper."
         ),
     ] = "tiny",
     data_root: Annotated[Path | None, typer.Option(help=SETTINGS["data_root"].help)] = None,

@@ -23,7 +23,7 @@ def comparisons() -> Iterator[ComparedClaim]:
         claim="Eq. 8: under batch shuffling, one image's order has a chance far below 1/N!",
         published=-factorial,
         ours=share,
-        quantity=f"log10 of 1/N! (by the paper) and of Eq. 8 over Eq. 7 (ours), at N = {_TOKENS}, B = {_BATCH}, k = {_KEEP}",
+        quantity=f"log10 of 1/N! (paper) and of Eq. 8 over Eq. 7 (ours), at N = {_TOKENS}, B = {_BATCH}, k = {_KEEP}",
         verdict="holds" if share < -factorial else "fails",
         why="the number of orders gives no differential privacy: the patches are sent unchanged",
     )
@@ -77,7 +77,7 @@ def _image_errors() -> Iterator[ComparedClaim]:
             claim=f"Table IV: {method} withstands the white-box attack",
             published=error,
             ours=floor,
-            quantity="MSE on [−1, 1] of the attack (by the paper) and of a guess that recovers nothing (ours: Table I, DP)",
+            quantity="MSE on [−1, 1] of the attack (paper) and of a guess that recovers nothing (ours: Table I, DP)",
             verdict="unproven" if error > floor else "reproduced",
             why="the attack is worse than a guess without smashed data, so its MSE says nothing about the defense",
             basis="print",
