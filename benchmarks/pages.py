@@ -108,7 +108,9 @@ def reproduced_tables() -> str:
         verdicts = [one.verdict for one in found.orderings]
         effect_verdicts = [one.verdict for one in effects_of.comparisons(rows)] if effects_of else []
         counts = [
-            verdicts.count("ordering agrees") + effect_verdicts.count("reproduced"),
+            verdicts.count("ordering agrees")
+            + effect_verdicts.count("sign agrees")
+            + effect_verdicts.count("reproduced"),
             verdicts.count("reversed") + effect_verdicts.count("differs"),
             verdicts.count("undecided") + effect_verdicts.count("unproven"),
             verdicts.count("at the floor"),
@@ -207,7 +209,8 @@ def arrangements(path: Path) -> str:
     """A Markdown table of the results of `benchmarks/arrangements.py`: one row for each defense and arrangement.
 
     The undefended model comes first. An entry shows SSIM and the share of identified images, as means over the seeds.
-    It is in italics if the mean error is not smaller than that of guessing the mean image.
+    It is in italics if the mean error is not smaller than that of guessing the mean image. The accuracy is that of the
+    training on which the attack with queries was run.
     """
     cells: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}
     for line in sorted(read_lines(path), key=lambda line: line["defense"] != "none"):
@@ -225,9 +228,8 @@ def arrangements(path: Path) -> str:
 
     made = []
     for (defense, arrangement), found in cells.items():
-        every = [run for runs in found.values() for run in runs]
         models = [told(found.get(model, [])) for model in ("query", "weights", "many_passes")]
-        made.append([f"{defense}, {arrangement}", f"{mean(every, 'accuracy'):.2f}", *models])
+        made.append([f"{defense}, {arrangement}", f"{mean(found['query'], 'accuracy'):.2f}", *models])
     return table(["defense, cut", "accuracy", "queries", "weights", "8 passes"], made)
 
 
@@ -336,6 +338,7 @@ def pages() -> dict[Path, str]:
             every=lambda: table(*registry_page.every()),
             registered=lambda *defenses: table(*registry_page.of(*defenses)),
             guesses=registry_page.guesses,
+            seeds=registry_page.seeds,
             breaks=lambda: table(*registry_page.breaks()),
             vertical=vertical_page,
             as_table=table,

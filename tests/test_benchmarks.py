@@ -68,6 +68,14 @@ def test_label_leakage_mounts_every_attack_that_it_prints(monkeypatch: pytest.Mo
     }
 
 
+def test_single_cells_of_the_mixing_tables_are_of_seed_0() -> None:
+    lines = [json.loads(line) for line in (ROOT / "benchmarks/results/mixing/runs.jsonl").read_text().splitlines()]
+    cells: dict[tuple[str, ...], list[int]] = {}
+    for line in lines:
+        cells.setdefault((line["defense"], line["attack"], str(line["epochs"])), []).append(line["seed"])
+    assert {tuple(seeds) for seeds in cells.values() if len(seeds) == 1} == {(0,)}  # as the page says
+
+
 def test_recorded_runs_are_whole() -> None:
     runs = ROOT / "benchmarks" / "results" / "runs.jsonl"
     for line in runs.read_text(encoding="utf-8").splitlines() if runs.exists() else []:

@@ -84,6 +84,16 @@ def test_adversaries_under_one_attack_share_a_picture_of_the_first_seed_that_has
     assert [path.name for path in pictures.left_over(lines)] == [picture.name.replace("-s1-", "-s2-")]
 
 
+def test_seeds_are_counted_and_a_share_below_nine_tenths_does_not_look_like_it(
+    pictures: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = import_module("registry_page")
+    lines = [entry("clip", 0.897, 0.9, seed=seed) for seed in (0, 1)] + [entry("mixup", 0.95, 0.9)]
+    monkeypatch.setattr(page, "read_registry", lambda: lines)
+    assert page.seeds() == "`digits` has 1 with 1 seed and 1 with 2 seeds"
+    assert page._least(page.settings(lines), "query") == "`clip` (0.897, accuracy 0.90, 2 seeds)"
+
+
 def test_the_page_has_a_row_for_each_picture_and_its_check_names_those_without_a_line(
     pictures: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -242,8 +242,9 @@ def deviations_table(unlike: Sequence[PrintedValue]) -> TextTable:
 
 
 def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
-    """The heading and one row for each claim: published number, our number, their quantity, verdict and reason."""
-    heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
+    """The heading and one row for each claim: the paper's number (printed, or by its formula), our number, their
+    quantity, verdict and reason."""
+    heading = ["claim", "by the paper", "ours", "quantity", "verdict", "why"]
     return heading, [
         [one.claim, _number(one.published), _number(one.ours), one.quantity, one.verdict, one.why]
         for one in comparisons
@@ -319,8 +320,8 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="tiny (embedded digits), small (the paper's data at reduced size), medium (the paper's network "
-            "as well, for a GPU) or paper."
+            help="tiny (embedded digits), small (reduced size; the paper's data or, for patch_splitnn and "
+            "images of patch_shuffling, digits), medium (the paper's network as well, for a GPU) or paper."
         ),
     ] = "tiny",
     data_root: Annotated[Path | None, typer.Option(help=SETTINGS["data_root"].help)] = None,
@@ -339,7 +340,7 @@ def reproduce(
         raise unknown("scale", scale, SCALES)
     root = None if data_root is None else str(data_root)
     if dry_run:
-        _preview(reproducing.needed_cells(name, table, scale, root), scale, out / scale)
+        _preview(reproducing.planned_cells(name, table, scale, root), scale, out / scale)
         return
     with keeping(lambda: f"{out} keeps the finished cells"), progress_display() as progress:
         found = reproducing.reproduce(name, table, scale=scale, data_root=root, out=out, progress=progress)
@@ -361,7 +362,7 @@ def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
     groups = grouped(cells, lambda one: replace(one.config, seeds=(0,)).fingerprint)
     ordered = [one for group in groups.values() for one in group]
     if not cells:
-        say(f"0 cells at scale {scale}")
+        say(f"0 cells at scale {scale}: the claims are compared by formula or printed numbers, without a run")
         return
     from privkit.cli.estimate import estimate
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 ONE_RELEASE_ASSUMPTION = "one release: rounds add up only while the lower model does not learn from the same records"
 """The assumption of every published single-release bound."""
-ClaimVerdict = Literal["holds", "fails", "unproven", "reproduced", "differs"]
-"""A statement "holds", "fails" on a counter-example, or is "unproven"; a number is "reproduced" or "differs"."""
+ClaimVerdict = Literal["holds", "fails", "unproven", "reproduced", "sign agrees", "differs"]
+"""A statement "holds", "fails" on a counter-example, or is "unproven"; a number is "reproduced" or "differs". The "sign
+agrees" if a measured difference has the sign of the published one, but another size or no printed size."""
 
 Basis = Literal["reduced", "formula", "print"]
 """Source of our number: our runs at reduced size, a formula, or other numbers that the paper prints."""
@@ -30,7 +31,8 @@ class ComparedClaim:
     """One claim of a paper, compared with our result."""
 
     claim: str  # the paper's statement, with its place in the paper
-    published: float | None = None  # the published number; None if the paper states none
+    # the printed number, or the paper's formula at inputs that we chose (as `quantity` says); None if there is neither
+    published: float | None = None
     ours: float | None = None  # our number, which decides the verdict; None if `why` suffices
     quantity: str = ""  # the quantity and unit of both numbers
     verdict: ClaimVerdict  # our verdict on the claim

@@ -16,9 +16,9 @@ from privkit.papers.orderings import on_other_data, on_record
 from privkit.papers.values import PrintedValue, paper_toml, printed_values
 
 State = Literal["run", "reduced", "formula", "print", "proxy", "configured", "reason"]
-"""Evidence for a printed number, best first: our run of this quantity in the paper's setting; our run at reduced size;
-the paper's formula, recomputed; another number that the paper prints; our run of this quantity on other data; a
-configuration for `privkit audit` that was not run; a sentence why there is no evidence."""
+"""Evidence for a printed number, best first: our run of this quantity in the paper's setting; our run at reduced size
+or with another training; the paper's formula, recomputed; another number that the paper prints; our run of this
+quantity on other data; a configuration for `privkit audit` that was not run; a sentence why there is no evidence."""
 STATES: tuple[State, ...] = get_args(State)
 _QUANTITIES = {"% accuracy": "accuracy", "MSE, images": "mse", "MSE, standardised": "mse"}
 """First words of a printed number's unit -> its name in `orderings.QUANTITIES`."""
@@ -40,7 +40,8 @@ class CoverageEntry:
     # settings that replace the settings of the configuration, such as the model
     settings: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""  # a sentence why there is no better evidence
-    page: str = ""  # page of docs/results with our runs of these quantities in the paper's setting
+    page: str = ""  # page of docs/results with our runs of these quantities
+    unlike: str = ""  # how the setting of the page's runs differs from the paper's; empty if it is the paper's
 
     def matches(self, value: PrintedValue) -> bool:
         """Whether the entry applies to a printed number."""
@@ -94,7 +95,7 @@ class Coverage:
             found.append(("proxy" if on_other_data(name) else "reduced") if ran else None)
         shown: list[State] = [max(filter(None, found), key=STATES.index)] if found and all(found) else []
         if entry.page:
-            shown.append("run")
+            shown.append("reduced" if entry.unlike else "run")
         if entry.experiment:
             shown.append("configured")
         if entry.reason:
@@ -147,8 +148,8 @@ def _quantities(printed: str) -> set[str]:
 def _by(entry: CoverageEntry, state: State) -> str:
     if state == "reason":
         return entry.reason
-    if state == "run":
-        return entry.page
+    if entry.page and state in ("run", "reduced"):
+        return f"{entry.page}: {entry.unlike}" if entry.unlike else entry.page
     if state != "configured":
         return "; ".join((*entry.claims, *entry.methods))
     flags = "".join(f" --{key} {value}" for key, value in entry.settings.items())

@@ -125,6 +125,14 @@ def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = No
     return list(cells.values())
 
 
+def planned_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
+    """The audits of `needed_cells`. Raises `UsageError` if there is none and no claim is compared without a run."""
+    cells = needed_cells(name, table, scale, data_root)
+    if not cells and not comparisons(name, table, []):
+        raise UsageError(why_not(name, table, scale))
+    return cells
+
+
 def reproduce(
     name: str,
     table: str,
@@ -148,9 +156,7 @@ def reproduce(
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     progress = progress or Progress()
-    cells = needed_cells(name, table, scale, data_root)
-    if not cells and not comparisons(name, table, []):
-        raise UsageError(why_not(name, table, scale))
+    cells = planned_cells(name, table, scale, data_root)
     rows = []
     for number, one in enumerate(cells, start=1):
         called = f"{one.row['defense']}, {one.row['protocol']}, seed {one.row['seed']}"

@@ -98,11 +98,11 @@ def claim_patterns(name: str, table: str) -> list[str]:
 
 
 def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[ComparedClaim]:
-    """The compared claims that a table supports. Claims on differences between runs are judged on `rows` if these runs
-    are among `rows`, otherwise on results that ship with privkit."""
+    """The compared claims that a table supports. Claims on differences between runs are judged on `rows` alone, and
+    left out if these runs are not among `rows`."""
     effects, patterns = paper(name).effects, claim_patterns(name, table)
-    anew = {one.claim: one for one in effects.comparisons(rows)} if effects is not None and rows else {}
-    shown = {**{one.claim: one for one in paper(name).comparisons()}, **anew}.values()
+    anew = list(effects.comparisons(rows)) if effects is not None and rows else []
+    shown = [*(one for one in paper(name).comparisons() if one.basis != "reduced"), *anew]
     return [one for one in shown if any(fnmatchcase(one.claim, pattern) for pattern in patterns)]
 
 

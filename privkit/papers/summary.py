@@ -31,18 +31,19 @@ def findings(name: str) -> dict[str, list[str]]:
     shown, other, undecided, unjudged = (
         [claim for claim, verdict in ran if verdict in verdicts]
         for verdicts in (
-            ("agrees", "ordering agrees", "reproduced"),
+            ("agrees", "ordering agrees", "reproduced", "sign agrees"),
             ("reversed", "differs"),
             ("undecided", "unproven"),
             ("at the floor", "not run"),
         )
     )
     own, listed = f"in our runs at reduced size{_data(name)},", "; ".join(other)
-    lost = "vanishes or has" if len(other) == 1 else "vanish or have"
+    lost = "vanishes, at least mostly, or has" if len(other) == 1 else "vanish, at least mostly, or have"
     told = {
         "What holds": [
             *_stated(compared, _BY, "holds", "reproduced"),
-            f"{own} {len(shown)} of {len(ran)} differences have the published sign" * bool(shown),
+            f"{own} {len(shown)} of {len(ran)} differences {'has' if len(shown) == 1 else 'have'} the published sign"
+            * bool(shown),
         ],
         "What fails": [
             *_stated(compared, _BY, "fails", "differs"),

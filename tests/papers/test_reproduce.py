@@ -113,7 +113,7 @@ def test_effects_are_judged_on_the_cells_that_were_measured(monkeypatch: pytest.
 
     monkeypatch.setattr(module, "measure_cell", scaled_is_better)
     (claim,) = reproduce("accurate_sl", "Table 6", out=tmp_path).claims
-    assert (claim.ours, claim.verdict) == (0.2, "reproduced")
+    assert (claim.ours, claim.verdict) == (0.2, "sign agrees")
     cells = needed_cells("accurate_sl", "Table 6", "tiny")
     assert {one.row["experiment"] for one in cells} == {"table_6_small"}
     assert sum("noise_in_place" in one.row["defense"] for one in cells) == 6  # as it should be, and with the fault
@@ -136,6 +136,14 @@ def test_verdicts_at_tiny_scale_stand_beside_the_others() -> None:
     shown = json.loads(CliRunner().invoke(app, ["papers", "dp_cutmixsl", "--json"]).stdout)["tiny"]
     assert {(one["source"], one["claim"]): one["verdict"] for one in shown} == verdicts
     assert "not run" not in verdicts.values()
+
+
+@pytest.mark.parametrize(("table", "scale"), [("Table 3", "paper"), ("Table 10", "medium")])
+def test_without_cells_no_shipped_verdict_is_shown_at_another_scale(table: str, scale: Any) -> None:
+    for arguments in ([], ["--dry-run"]):
+        ran = CliRunner().invoke(app, ["reproduce", "accurate_sl", table, "--scale", scale, *arguments])
+        assert "can be judged at scale" in str(ran.exception)
+        assert not ran.stdout
 
 
 @pytest.mark.slow

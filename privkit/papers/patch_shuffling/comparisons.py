@@ -23,7 +23,7 @@ def comparisons() -> Iterator[ComparedClaim]:
         claim="Eq. 8: under batch shuffling, one image's order has a chance far below 1/N!",
         published=-factorial,
         ours=share,
-        quantity=f"log10; published: of 1/N!, ours: of Eq. 8 over Eq. 7, at N = {_TOKENS}, B = {_BATCH}, k = {_KEEP}",
+        quantity=f"log10 of 1/N! (paper) and of Eq. 8 over Eq. 7 (ours), at N = {_TOKENS}, B = {_BATCH}, k = {_KEEP}",
         verdict="holds" if share < -factorial else "fails",
         why="the number of orders gives no differential privacy: the patches are sent unchanged",
     )
@@ -64,7 +64,7 @@ def _image_errors() -> Iterator[ComparedClaim]:
         claim="Table II: images that are rebuilt from unprotected split learning",
         published=mse,
         ours=scaled,
-        quantity="MSE; published: on standardised images, ours: the same on [0, 1]",
+        quantity="MSE; by the paper: on standardised images, ours: the same on [0, 1]",
         verdict="differs",
         why=f"peak 1 is not the range of these images; on [0, 1], the PSNR is {-10 * log10(scaled):.2f} dB instead of "
         f"{printed('patch_shuffling', 'Table II', 'SL', 'PSNR'):g} dB",
@@ -77,7 +77,7 @@ def _image_errors() -> Iterator[ComparedClaim]:
             claim=f"Table IV: {method} withstands the white-box attack",
             published=error,
             ours=floor,
-            quantity="MSE on [−1, 1]; published: of the attack, ours: of a guess that recovers nothing (Table I, DP)",
+            quantity="MSE on [−1, 1] of the attack (paper) and of a guess that recovers nothing (ours: Table I, DP)",
             verdict="unproven" if error > floor else "reproduced",
             why="the attack is worse than a guess without smashed data, so its MSE says nothing about the defense",
             basis="print",
