@@ -43,7 +43,7 @@ def _saved(column: str, group: int) -> ComparedClaim:
         quantity=f"% of the upload that {group}-way CutMix saves",
         verdict="reproduced" if ours == stated else "differs",
         why="k clients send one image's patches together, so 2-way to 5-way CutMix save 50 to 80 %; the paper's 20 to "
-        "50 % is the part that is still sent",
+        "50 % fits the part that is still sent",
     )
 
 
