@@ -317,10 +317,11 @@ def _auxiliary(
     else:
         order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
         pool, rest = other, order[budget.auxiliary :]
-        auxiliary = _fitted(other.take(order[: budget.auxiliary]), splits)
+        auxiliary = other.take(order[: budget.auxiliary])
 
-    def strange(batch: Batch) -> Batch:
-        return without(without(batch, splits.private), victims)
+    def strange(drawn: Batch) -> Batch:
+        fitted = _fitted(drawn, splits)
+        return without(without(fitted, splits.private, drawn.domain), victims, drawn.domain)
 
     kept = strange(auxiliary)
     if not len(kept):
@@ -329,7 +330,7 @@ def _auxiliary(
     least = min(len(auxiliary), 4 * config.training.batch_size * config.protocol.spec.clients) if controls else 0
     while len(kept) < least and len(rest):
         count = least - len(kept)
-        kept, rest = kept.joined(strange(_fitted(pool.take(rest[:count]), splits))), rest[count:]
+        kept, rest = kept.joined(strange(pool.take(rest[:count]))), rest[count:]
     told = left_out(dropped, splits.domain.records, others=len(kept) + dropped - len(auxiliary))
     if config.auxiliary == "candidates":
         kept = kept.joined(victims)

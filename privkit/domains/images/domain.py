@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 
 from privkit.attacks.scores.image import Values, image_scores
 from privkit.constraints import Count
-from privkit.domains.domain import Domain
+from privkit.domains.domain import Domain, repeated_prints
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import IMAGES, Records
 
@@ -155,6 +155,9 @@ class Images:
     def fingerprints(self, x: Tensor) -> list[bytes]:
         pixels = x.cpu().mul(255).round().to(torch.uint8).contiguous().numpy()
         return [hashlib.sha256(image.tobytes()).digest() for image in pixels]
+
+    def repeats(self, x: Tensor, known: Tensor, given: Domain) -> NDArray[np.bool_]:
+        return repeated_prints(self.fingerprints(x), self.fingerprints(known))
 
     def warning(self, x: Tensor) -> str:
         return clipping_warning(x)
