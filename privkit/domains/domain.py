@@ -62,8 +62,8 @@ class Domain(Protocol):
         """Hash each record of `x`, [N, *shape], into bytes; records with equal hashes count as the same record."""
 
     def repeats(self, x: Tensor, known: Tensor, given: Domain) -> NDArray[np.bool_]:
-        """Say for each record of `x`, [N, *shape], whether it is also in `known`, [M, *shape]: bool [N]. `fit` converted
-        `x` from the domain `given`, which may have lost a part of each record.
+        """Say for each record of `x`, [N, *shape], whether it is also in `known`, [M, *shape]: bool [N]. The method
+        `fit` converted `x` from the domain `given`, which may have lost a part of each record.
         """
 
     def warning(self, x: Tensor) -> str:

@@ -157,6 +157,21 @@ def test_scores_of_a_table_count_cells_and_say_which_column_was_missed() -> None
     assert errors == {"mpg": pytest.approx(0.02), "weight": pytest.approx(0.4), "cylinders": 0.0, "made in": 1.0}
 
 
+def test_the_commonest_values_and_tokens_are_the_best_constant_guesses() -> None:
+    """In columns with many zeros, and in texts of several lengths: no record is a better guess at the others."""
+    rows = torch.rand(300, 4, generator=draws())
+    rows[:, :2] *= rows[:, 2:] < 0.4
+    own = Tables(dense=("a", "b", "c", "d"), ranges=((0.0, 1.0),) * 4)
+    texts = WORDS.random(300, draws()) * (torch.arange(6) < torch.randint(1, 7, (300, 1), generator=draws(1)))
+    for domain, x, name in ((own, rows, "commonest_values"), (WORDS, texts, "commonest_tokens")):
+        first = domain.kind.measures[0].name
+
+        def right(guess: torch.Tensor, domain: Domain = domain, x: torch.Tensor = x, first: str = first) -> float:
+            return float(domain.scores(x, guess.expand_as(x))[first].mean())
+
+        assert right(domain.guesses(x)[name]) >= max(right(one) for one in (*domain.guesses(x).values(), *x[:50]))
+
+
 def test_floors_are_the_most_frequent_token_and_each_columns_mean_or_mode() -> None:
     x = torch.tensor([[2, 3, 0, 0, 0, 0], [2, 4, 2, 0, 0, 0], [3, 4, 2, 2, 0, 0]])
     floors = WORDS.guesses(x)

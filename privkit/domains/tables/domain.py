@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
+from privkit.attacks.scores.tables import commonest_values, right_cells
 from privkit.domains.domain import Domain, RecordValues, repeated_prints
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import TABLES, Records
 
-_CLOSE = 0.05  # a dense cell counts as recovered if the guess is off by at most this share of its column's range
 _ROUNDING = 3e-7  # float32 in [0, 1] is off by at most a tenth of this
 
 
@@ -135,7 +135,7 @@ class Tables:
         units = np.concatenate([rounding, np.full(len(self.categorical), 0.5)])
         rows, others = (records.cpu().double().numpy() / units for records in (x, known))
         found, _ = KDTree(others, balanced_tree=False).query(rows, p=np.inf, distance_upper_bound=1.0)
-        return np.isfinite(found)
+        return np.asarray(np.isfinite(found), dtype=np.bool_)
 
     def warning(self, x: Tensor) -> str:
         constant = (x == x[:1]).all(0).tolist()
@@ -148,7 +148,8 @@ class Tables:
         d = len(self.dense)
         guess = auxiliary.mean(0)
         guess[d:] = auxiliary[:, d:].mode(0).values
-        return {"column_mean": guess}
+        commonest = commonest_values(auxiliary.cpu().numpy(), self.column_sizes)
+        return {"column_mean": guess, "commonest_values": torch.from_numpy(commonest).to(guess.device)}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, RecordValues]:
         """Score guessed row i against true row i, both [N, D + K]: a dictionary of values [N].
@@ -159,7 +160,7 @@ class Tables:
         """
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
-        right = self._right(off)
+        right = right_cells(truth.cpu().numpy(), guess.cpu().numpy(), self.column_sizes)
         values = {"cells": right.mean(1)}
         if self.dense:
             values["dense_error"] = off[:, :d].mean(1)
@@ -173,16 +174,11 @@ class Tables:
         rows, [N, D + K]: float [G, N].
         """
         rows, guesses = (records.cpu().double().numpy() for records in (truth, guess))
-        return np.stack([1 - self._right(np.abs(rows - one)).mean(1) for one in guesses])
+        return np.stack([1 - right_cells(rows, one[None], self.column_sizes).mean(1) for one in guesses])
 
     def _spans(self) -> RecordValues:
         """The width of each dense column's range, [D]; 1 for a constant column."""
         return np.array([high - low or 1.0 for low, high in self.ranges], dtype=np.float64)
-
-    def _right(self, off: RecordValues) -> NDArray[np.bool_]:
-        """Which cells count as recovered, bool [N, D + K], given the absolute errors `off` of the cells, [N, D + K]."""
-        d = len(self.dense)
-        return np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)
 
     def shown(self, x: Tensor) -> list[str]:
         return [", ".join(f"{name}={cell}" for name, cell in self._cells(row)) for row in x.cpu().tolist()]

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from privkit.attacks.scores.tokens import PADDING, rouge_1
+from privkit.attacks.scores.tokens import PADDING, commonest_tokens, rouge_1
 from privkit.domains.domain import Domain, RecordValues, repeated_prints
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import TOKENS, Records
@@ -106,6 +106,7 @@ class Tokens:
         return {
             "most_frequent_token": torch.full((self.length,), int(tokens.argmax())).to(auxiliary.device),
             "most_frequent_by_place": places.argmax(1).to(auxiliary.device),
+            "commonest_tokens": torch.from_numpy(commonest_tokens(ids.numpy())).to(auxiliary.device),
         }
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, RecordValues]:
