@@ -22,7 +22,7 @@ from privkit.domains.stand_in import stand_in
 from privkit.errors import DataError, UsageError
 from privkit.files.import_path import faults_of
 from privkit.metrics.perception import Perception
-from privkit.parts.registry import Component, parse
+from privkit.parts.registry import Component
 from privkit.recording.read import Recording
 from privkit.reports.schema import Metrics
 from privkit.settings.config import AuditConfig
@@ -280,8 +280,8 @@ def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, P
     sizes = part_sizes(pools, **_wished(config))
     if config.auxiliary == "training":
         sizes["auxiliary"] = sizes["private"]
-    elif config.auxiliary not in OF_THE_DATASET:
-        other = _opened(config, parse("datasets", config.auxiliary), stand_ins, budget.auxiliary).train
+    elif config.other is not None:
+        other = _opened(config, config.other, stand_ins, budget.auxiliary).train
         sizes["auxiliary"] = min(budget.auxiliary, len(other))
     _check_sizes(config, domain.records, **sizes)
     return pools, other, sizes
