@@ -21,6 +21,7 @@ from privkit.domains.splits import Splits, left_out, part_sizes, spare, split, w
 from privkit.domains.stand_in import stand_in
 from privkit.errors import DataError, UsageError
 from privkit.files.import_path import faults_of
+from privkit.metrics.feature_names import check_channels
 from privkit.metrics.perception import Perception
 from privkit.parts.registry import Component
 from privkit.recording.read import Recording
@@ -129,6 +130,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     records = read_records(config, seed, device)
     splits, victims = records.splits, records.victims
     batch = config.protocol.spec.active * config.training.batch_size
+    check_channels(config.features, splits.domain.shape[0])
     if perception is None:
         perception = Perception.of(config.features, device, config.own_metrics)
     if perception.recognizes:
@@ -277,6 +279,7 @@ def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, P
         domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
     if domain.name == "images":  # for other records, `check_same_domain` refused augmentation
         check_colors(config.training.augment, domain.shape[0])
+        check_channels(config.features, domain.shape[0])
     sizes = part_sizes(pools, **_wished(config))
     if config.auxiliary == "training":
         sizes["auxiliary"] = sizes["private"]

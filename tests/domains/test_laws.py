@@ -130,6 +130,15 @@ def test_the_same_rows_and_texts_are_found_in_a_dataset_with_another_range_or_vo
     assert WORDS.repeats(again, texts, read).tolist() == [True, True, False]
 
 
+def test_dark_images_of_16_bits_are_told_apart_and_those_of_8_bits_by_their_8_bits() -> None:
+    dark = torch.randint(200, (50, 1, 8, 8), generator=draws()) / 65535
+    domain = Images.of(dark)
+    assert len(set(domain.fingerprints(dark))) == 50
+    assert not domain.repeats(dark[25:], dark[:25], domain).any()
+    usual = torch.randint(256, (5, 1, 8, 8), generator=draws()) / 255
+    assert domain.repeats((usual + 1e-4).clamp(0, 1), usual, domain).all()
+
+
 def test_unknown_tokens_of_other_texts_stay_unknown_although_a_question_mark_is_a_token() -> None:
     own, other = (Tokens(length=3, vocabulary=("", "?", *words)) for words in (("a", "?"), ("b", "?", "a")))
     assert own.fit(torch.tensor([[1, 3, 4], [2, 1, 0]]), other).tolist() == [[1, 3, 2], [1, 1, 0]]
