@@ -117,7 +117,7 @@ def stacked(lowers: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, T
     """Run n segments of equal architecture on x [n, B, ...] in one batched call. Returns the outputs [n, B, ...], and
     the segments' stacked weights and buffers, each [n, ...], by name."""
     weights, buffers = stack_module_state(list(lowers))
-    frame = copy.deepcopy(lowers[0]).to("meta")
+    frame = copy.deepcopy(lowers[0])  # not on "meta", which would part weights that layers share
 
     def run(w: dict[str, Tensor], b: dict[str, Tensor], batch: Tensor) -> Tensor:
         smashed: Tensor = functional_call(frame, (w, b), (batch,))
