@@ -115,8 +115,9 @@ def test_what_is_frozen_stays_frozen() -> None:
 
 @pytest.mark.parametrize("copies", [1, 3])
 def test_layers_that_share_a_weight_share_it_in_every_copy(copies: int) -> None:
-    module = nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5))
-    module[2].weight = module[0].weight
+    first, last = nn.Linear(5, 5), nn.Linear(5, 5)
+    last.weight = first.weight
+    module = nn.Sequential(first, nn.Tanh(), last)
     stacked = Stacked(module, copies)
     assert sum(weight.numel() for weight in stacked.parameters()) == copies * (25 + 5 + 5)
     optimizer = torch.optim.SGD(stacked.parameters(), lr=0.1)
@@ -126,7 +127,7 @@ def test_layers_that_share_a_weight_share_it_in_every_copy(copies: int) -> None:
     alone = [stacked.copy(number) for number in range(copies)]
     for one in alone:
         assert one.get_parameter("2.weight") is one.get_parameter("0.weight")
-        assert not torch.equal(one.get_parameter("0.weight"), module[0].weight)
+        assert not torch.equal(one.get_parameter("0.weight"), first.weight)
     torch.testing.assert_close(stacked(x), torch.stack([one(part) for one, part in zip(alone, x, strict=True)]))
     together, _, _ = laws.stacked(alone, x)
     torch.testing.assert_close(together, stacked(x))
