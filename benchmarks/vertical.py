@@ -18,6 +18,8 @@ from audits import defended, timed_rows
 from cells import append, read_lines
 from run import machine
 
+from privkit.shared.measures import FLOORS
+
 RUNS = Path(__file__).resolve().parent / "results" / "vertical" / "runs.jsonl"
 WORK = "victims=50,epochs=15,attack_epochs=10,attack_doublings=0"
 SIZES = {
@@ -100,7 +102,7 @@ def audited(dataset: str, adversary: str, defense: str, seed: int) -> list[dict[
 
 def _constant(floors: dict[str, Any]) -> list[Any]:
     """Floors of guesses without smashed data, except those that know labels and the attack's own start."""
-    return [guess for name, guess in floors.items() if name not in ("zero_steps", "class_mean")]
+    return [guess for name, guess in floors.items() if name != "zero_steps" and not FLOORS[name].labels]
 
 
 def main(options: Options) -> None:

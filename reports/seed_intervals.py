@@ -40,10 +40,13 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
             value=mean, low=min(low, mean), high=max(mean, high), n=1, confidence=confidence, method="none: one value"
         )
     half = float(stdtrit(n - 1, (1 + confidence) / 2) * np.std(values, ddof=1) / n**0.5)
-    if half == 0 or not isfinite(low) or not low < mean < high:  # values are equal, unbounded, or outside the range
+    share = (mean - low) / (high - low) if isfinite(high - low) else 0.5
+    inside = low < mean < high and 0 < share < 1  # a mean next to an end may round to a share of 1
+    if half == 0 or not isfinite(low) or not inside:  # values are equal, unbounded, or outside the range
         limits, method = (mean - half, mean + half), "Student"
+        if low <= mean <= high:
+            limits = max(low, limits[0]), min(high, limits[1])
     elif isfinite(high):
-        share = (mean - low) / (high - low)
         center, spread = log(share) - log1p(-share), half / (high - low) / (share * (1 - share))
         limits = (low + (high - low) * _logistic(center - spread), low + (high - low) * _logistic(center + spread))
         method = "Student, on the logit scale"

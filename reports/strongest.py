@@ -11,7 +11,7 @@ from privkit.reports.columns import CLAIM, DECLARATION, LEARNED, START
 from privkit.reports.schema import Metric, Metrics, Row
 from privkit.shared import measures
 from privkit.shared.grouped import grouped
-from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
+from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, FLOORS, IDENTIFIED
 
 _Grade = Literal["nothing", "class", "record"]
 """What guesses reveal: "nothing" (no more than constant guesses), only the "class" of records, or the "record"."""
@@ -119,7 +119,7 @@ def finished_grade(row: Row) -> _Grade | None:
     beaten = {name: beats(row, name) for name in floors}
     if all(beaten.values()) or _identifies(row):
         return "record"
-    return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
+    return "class" if all(beaten[name] for name in floors if not uses_labels(name)) else "nothing"
 
 
 def beats(row: Row, guess: str) -> bool:
@@ -141,6 +141,11 @@ def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
     if found is None or not own:
         return 0.0
     return as_error(class_mean[metric]) / (1 + own / max(1.0, found.value * found.n))
+
+
+def uses_labels(guess: str) -> bool:
+    """Whether a guess without the release, by its name in `Row.floors`, uses the true labels."""
+    return guess in FLOORS and FLOORS[guess].labels
 
 
 def _guesses(row: Row) -> dict[str, Metrics]:

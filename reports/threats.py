@@ -28,7 +28,7 @@ from privkit.reports.strongest import (
 from privkit.reports.tables import Table, interval, rounds_of
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
-from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED, floor_title, likeness, measure
+from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, FLOORS, IDENTIFIED, floor_title, likeness, measure
 from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, threat_name
 
 Outcome = Literal["falls", "class", "holds", "not_shown", "no_number", "not_applicable", "not_tried"]
@@ -36,12 +36,14 @@ Outcome = Literal["falls", "class", "holds", "not_shown", "no_number", "not_appl
 _HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
     "A defense falls if an attack comes closer to the records than every constant guess and than the mean of each "
-    "record's true class: the 99 % interval of the mean difference over records, in MSE for images, lies above 0. It "
-    "also falls if an attack identifies more records than any guess by the label. If an attack beats only the constant "
-    "guesses, the defense gives away the class. A defense holds against an attack that fails on it, if the same attack "
-    "with the same seed and budget wins on the undefended model, and more training would not improve the attack. In "
-    "all other cases, nothing is shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells "
-    "is named. A threat model includes every attack that its adversary can run; --attack all runs what was not tried."
+    "record's true class (for texts and tables also closer than random own records): the 99 % interval of the mean "
+    "difference over records, in MSE for images, ROUGE-1 for texts and share of cells for tables, lies above 0. It "
+    "also falls if an attack identifies more records than any guess by the label. If an attack beats only the guesses "
+    "that use no label, the defense gives away the class. A defense holds against an attack that fails on it, if the "
+    "same attack with the same seed and budget wins on the undefended model, and more training would not improve the "
+    "attack. In all other cases, nothing is shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share "
+    "of cells is named. A threat model includes every attack that its adversary can run; --attack all runs what was "
+    "not tried."
 )
 THREATS_NOTE = (
     f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
@@ -54,7 +56,7 @@ _UNCOMPARED = "compared with constant guesses alone"  # the remark on rows witho
 _SEEN = 0.9  # an image counts as recovered if the SSIM of its guess is at least this
 _RECOVERED = 0.5  # matched guesses count as recovered if their error is below this share of a constant guess's error
 _LARGE = 0.1  # a possible reduction of the error is named if it is at least this share of the error
-_NO_CONSTANTS = (START, CLASS_MEAN.name)
+_NO_CONSTANTS = {START, *(floor.name for floor in FLOORS.values() if floor.labels)}
 OTHERS = "labels, members, canaries"  # replaces the threat model for attacks that do not reconstruct records
 
 
@@ -218,7 +220,8 @@ def _unseen(rows: Sequence[Row]) -> str:
     for row in rows:
         metric = metric_of(row)
         floors = {name: floor["unaligned"][metric] for name, floor in row.floors.items() if name not in _NO_CONSTANTS}
-        known = [row.ahead[name][metric].high / as_error(floor) for name, floor in floors.items() if name in row.ahead]
+        errors = {name: as_error(floor) for name, floor in floors.items() if name in row.ahead}
+        known = [row.ahead[name][metric].high / error if error else 0.0 for name, error in errors.items()]
         gains += [min(known)] if known else []
     most = min(max(gains, default=0.0), 1.0)
     return f"an error {100 * most:.0f} % below every constant guess's is not ruled out" if most >= _LARGE else ""

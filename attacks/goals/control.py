@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 from privkit.attacks.base import Scores
+from privkit.shared.seeds import derive
 
 CONTROL_STEPS = 100  # training steps of an attack in its controls, if the attack names no other number
 _PLANTED_AUC = 0.9  # least AUC on a planted leak
@@ -21,6 +22,11 @@ class Control:
     passed: bool | None  # whether the attack behaved as required; None if the experiment was not possible
     detail: str  # a sentence with what was measured
     decisive: bool = True  # whether the attack's results are valid only if this experiment passed
+
+
+def attack_draws(seed: int) -> Generator:
+    """The attack's own random generator, which is independent of the draws with this seed that make the task."""
+    return Generator().manual_seed(derive(seed, "control", "attack"))
 
 
 def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor) -> tuple[Control, Control]:

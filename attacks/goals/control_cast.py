@@ -15,6 +15,7 @@ from privkit.attacks.goals.learners import Learners
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.attacks.memory import Memory
 from privkit.attacks.outputs import guesses_of
+from privkit.attacks.scores.tables import commonest_values, right_cells
 from privkit.attacks.scores.tokens import rouge_1
 from privkit.shared.seeds import derive
 
@@ -121,6 +122,16 @@ class Cast:
 
     def error(self, guess: Tensor, truth: Tensor) -> float:
         return self.errors(guess, truth).mean().item()
+
+    def wrong_cells(self, guess: Tensor, truth: Tensor) -> Tensor:
+        """The share of wrong cells of each table row, [N]: what verdicts on tables compare."""
+        right = right_cells(truth.cpu().numpy(), guess.cpu().numpy(), self.columns)
+        return torch.from_numpy(1 - right.mean(1))
+
+    def commonest(self) -> Tensor:
+        """The constant table row that is right in most cells of the adversary's records, [C]."""
+        own = commonest_values(self.own.cpu().numpy(), self.columns)
+        return torch.from_numpy(own).to(self.own.device)
 
     def sizes(self, apart: Tensor) -> Tensor:
         """Mean square of each record's entries, [N]; in table rows with dense columns, only dense columns count."""

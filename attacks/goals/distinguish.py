@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Attack, Observation, Scores, View
-from privkit.attacks.goals.control import Control, planted
+from privkit.attacks.goals.control import Control, attack_draws, planted
 from privkit.attacks.goals.goal import Goal
 from privkit.attacks.outputs import scores_of
 
@@ -60,7 +60,7 @@ def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:
             present=present,
             absent=absent,
         )
-        scores.append(scores_of(attack, attack.run(observation, Generator().manual_seed(seed))))
+        scores.append(scores_of(attack, attack.run(observation, attack_draws(seed))))
     return planted(scores[0], coins, scores[1], coins)
 
 

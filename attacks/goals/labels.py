@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Attack, NotApplicable, Observation, Scores, View
-from privkit.attacks.goals.control import Control, planted
+from privkit.attacks.goals.control import Control, attack_draws, planted
 from privkit.attacks.goals.goal import Goal
 from privkit.attacks.outputs import scores_of
 from privkit.torch_utils.seeded import seeded
@@ -188,7 +188,7 @@ def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
             other_images=_records(others + _APART * positive.view(-1, 1)) if alike else None,
             other_labels=labels.flatten() if alike else None,
         )
-        found = scores_of(attack, attack.run(observation, Generator().manual_seed(seed)))
+        found = scores_of(attack, attack.run(observation, attack_draws(seed)))
         asked = ~torch.isin(found.examples, known) if mounting.labeled else torch.ones_like(found.examples).bool()
         scores.append(Scores(values=found.values[asked], examples=found.examples[asked]))
         truths.append(positive.flatten()[found.examples[asked]])

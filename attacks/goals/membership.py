@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Attack, Observation, Scores
-from privkit.attacks.goals.control import Control, planted
+from privkit.attacks.goals.control import Control, attack_draws, planted
 from privkit.attacks.goals.goal import Goal
 from privkit.attacks.outputs import scores_of
 
@@ -73,7 +73,7 @@ def controls(attack: MembershipAttack, seed: int) -> tuple[Control, Control]:
             predict=fit(images[positive], labels[positive], draws),
             fit=fit,
         )
-        scores.append(scores_of(attack, attack.run(observation, Generator().manual_seed(seed))))
+        scores.append(scores_of(attack, attack.run(observation, attack_draws(seed))))
     return planted(scores[0], positive, scores[1], positive)
 
 

@@ -21,12 +21,13 @@ from privkit.domains.splits import Splits, left_out, part_sizes, spare, split, w
 from privkit.domains.stand_in import stand_in
 from privkit.errors import DataError, UsageError
 from privkit.files.import_path import faults_of
+from privkit.metrics.feature_names import check_channels
 from privkit.metrics.perception import Perception
-from privkit.parts.registry import Component, parse
+from privkit.parts.registry import Component
 from privkit.recording.read import Recording
 from privkit.reports.schema import Metrics
 from privkit.settings.config import AuditConfig
-from privkit.shared.measures import CLASS_MEAN, IDENTIFIED
+from privkit.shared.measures import CLASS_MEAN, FLOORS, IDENTIFIED
 from privkit.shared.own_records import OF_THE_DATASET
 from privkit.shared.seeds import derive
 from privkit.torch_utils.clock import clock
@@ -129,6 +130,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     records = read_records(config, seed, device)
     splits, victims = records.splits, records.victims
     batch = config.protocol.spec.active * config.training.batch_size
+    check_channels(config.features, splits.domain.shape[0])
     if perception is None:
         perception = Perception.of(config.features, device, config.own_metrics)
     if perception.recognizes:
@@ -136,7 +138,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     missing = no_class_mean(config, records.auxiliary, victims, records.labeled)
     guesses = {
         name: scored(splits.domain, victims.x, guess, batch, perception, victims.y)
-        for name, guess in floor_guesses(records.auxiliary, victims, classes=not missing).items()
+        for name, guess in floor_guesses(records.auxiliary, victims, classes=not missing, seed=seed).items()
     }
     uncounted = unidentified(splits.domain, victims.x) or repeated(splits.domain, victims.x)
     remarks = (uncounted, missing or _without(records.auxiliary, victims))
@@ -150,12 +152,12 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     )
 
 
-def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Tensor]:
+def floor_guesses(own: Batch, victims: Batch, *, classes: bool, seed: int = 0) -> dict[str, Tensor]:
     """Guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked records.
 
-    If the adversary has no own records, only mid-grey images are returned. With `classes`, the last guess is the class
-    mean, which uses each true label: the mean of the adversary's own records with this label (for tokens and categories
-    the most frequent value).
+    If the adversary has no own records, only mid-grey images are returned. With `classes`, some guesses use each true
+    label: the class mean, which is the mean of the adversary's own records with this label (for tokens and tables their
+    commonest values), and for tokens and tables a random record with this label. `seed` draws random records.
     """
     domain = victims.domain
     if not len(victims):
@@ -166,14 +168,29 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
         for name, guess in constant.items()
         if len(own) or name == "mid_grey"
     }
-    if classes:
-        *_, best = found  # the mean of all own records: the last of a domain's guesses
-        mean = found[best].clone()
-        for label in victims.y.unique():
-            if len(members := own.x[own.y == label]):
-                mean[victims.y == label] = domain.guesses(members)[best]
-        found[CLASS_MEAN.name] = mean
-    return found
+    if not len(own):
+        return found
+    *_, best = found  # the mean of all own records, or their commonest values: the last of a domain's guesses
+    guesses, everybody = {name: found[best].clone() for name in (CLASS_MEAN.name,) if classes}, torch.arange(len(own))
+    drawn = {
+        floor.name: floor.labels for floor in domain.kind.all_floors if floor.drawn and (classes or not floor.labels)
+    }
+    guesses |= {name: own.x[_picked(everybody, len(victims), seed, name)].to(victims.x.device) for name in drawn}
+    for label in victims.y.unique() if classes else ():
+        rows, there = (own.y == label).nonzero().flatten().cpu(), victims.y == label
+        if not len(rows):
+            continue
+        guesses[CLASS_MEAN.name][there] = domain.guesses(own.x[rows])[best]
+        for name in (name for name, labels in drawn.items() if labels):
+            places = _picked(rows, int(there.sum()), seed, name, int(label))
+            guesses[name][there] = own.x[places].to(victims.x.device)
+    return found | guesses
+
+
+def _picked(rows: Tensor, count: int, seed: int, *names: str | int) -> Tensor:
+    """Draw `count` of the numbers `rows` at random, with repetition."""
+    draws = Generator().manual_seed(derive(seed, "floor", *names))
+    return rows[torch.randint(len(rows), (count,), generator=draws)]
 
 
 def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool) -> str:
@@ -199,13 +216,15 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
     """Replace, in place, the interval of the share of identified records for guesses that do not use the release.
 
     The new upper limit holds for any such guess: of N records, a constant guess identifies one on average, and a guess
-    for each class identifies one per class, since ties are broken at random.
+    for each class identifies one per class, since ties are broken at random. Random records identify at most as many on
+    average, and this number replaces that of one draw.
     """
     for name, found in floors.items():
         if (own := found["unaligned"].get(IDENTIFIED.name)) is not None:
-            most = (len(victims.y.unique()) if name == CLASS_MEAN.name else 1) / len(victims)
-            how = "the most that such guesses reach"
-            bounded = replace(own, low=own.value, high=max(most, own.value), method=how)
+            floor = FLOORS.get(name)
+            most = (len(victims.y.unique()) if floor and floor.labels else 1) / len(victims)
+            how, value = "the most that such guesses reach", most if floor and floor.drawn else own.value
+            bounded = replace(own, value=value, low=value, high=max(most, value), method=how)
             found["unaligned"][IDENTIFIED.name] = bounded
     return floors
 
@@ -260,11 +279,12 @@ def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, P
         domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
     if domain.name == "images":  # for other records, `check_same_domain` refused augmentation
         check_colors(config.training.augment, domain.shape[0])
+        check_channels(config.features, domain.shape[0])
     sizes = part_sizes(pools, **_wished(config))
     if config.auxiliary == "training":
         sizes["auxiliary"] = sizes["private"]
-    elif config.auxiliary not in OF_THE_DATASET:
-        other = _opened(config, parse("datasets", config.auxiliary), stand_ins, budget.auxiliary).train
+    elif config.other is not None:
+        other = _opened(config, config.other, stand_ins, budget.auxiliary).train
         sizes["auxiliary"] = min(budget.auxiliary, len(other))
     _check_sizes(config, domain.records, **sizes)
     return pools, other, sizes
@@ -317,10 +337,11 @@ def _auxiliary(
     else:
         order = np.random.default_rng(derive(seed, "auxiliary")).permutation(len(other))
         pool, rest = other, order[budget.auxiliary :]
-        auxiliary = _fitted(other.take(order[: budget.auxiliary]), splits)
+        auxiliary = other.take(order[: budget.auxiliary])
 
-    def strange(batch: Batch) -> Batch:
-        return without(without(batch, splits.private), victims)
+    def strange(drawn: Batch) -> Batch:
+        fitted = _fitted(drawn, splits)
+        return without(without(fitted, splits.private, drawn.domain), victims, drawn.domain)
 
     kept = strange(auxiliary)
     if not len(kept):
@@ -329,7 +350,7 @@ def _auxiliary(
     least = min(len(auxiliary), 4 * config.training.batch_size * config.protocol.spec.clients) if controls else 0
     while len(kept) < least and len(rest):
         count = least - len(kept)
-        kept, rest = kept.joined(strange(_fitted(pool.take(rest[:count]), splits))), rest[count:]
+        kept, rest = kept.joined(strange(pool.take(rest[:count]))), rest[count:]
     told = left_out(dropped, splits.domain.records, others=len(kept) + dropped - len(auxiliary))
     if config.auxiliary == "candidates":
         kept = kept.joined(victims)

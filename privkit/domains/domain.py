@@ -13,6 +13,12 @@ from privkit.shared.measures import Records
 RecordValues = NDArray[np.float64]  # one number per record, [N], or per pair of records
 
 
+def repeated_prints(prints: list[bytes], known: list[bytes]) -> NDArray[np.bool_]:
+    """Which of N fingerprints are also in `known`: bool [N]."""
+    seen = set(known)
+    return np.array([one in seen for one in prints], dtype=np.bool_)
+
+
 class Domain(Protocol):
     """Describes what one record is (an image, a token sequence or a table row), with operations on batches of records.
 
@@ -54,6 +60,11 @@ class Domain(Protocol):
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
         """Hash each record of `x`, [N, *shape], into bytes; records with equal hashes count as the same record."""
+
+    def repeats(self, x: Tensor, known: Tensor, given: Domain) -> NDArray[np.bool_]:
+        """Say for each record of `x`, [N, *shape], whether it is also in `known`, [M, *shape]: bool [N]. The method
+        `fit` converted `x` from the domain `given`, which may have lost a part of each record.
+        """
 
     def warning(self, x: Tensor) -> str:
         """Say in a sentence why every attack on the records `x` would look successful, for example because columns are

@@ -138,11 +138,12 @@ def spare(
     return order[sizes["private"] + (sizes["validation"] if drawn else 0) : end][::-1]
 
 
-def without(batch: Batch, known: Batch) -> Batch:
-    """The records of `batch` that are not also in `known`, by `Domain.fingerprints`; two datasets can share records."""
-    seen = set(known.domain.fingerprints(known.x))
-    kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
-    return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch
+def without(batch: Batch, known: Batch, given: Domain | None = None) -> Batch:
+    """The records of `batch` that are not also in `known`, by `Domain.repeats`; two datasets can share records. The
+    domain `given` is the one from which `batch` was converted, if there is one.
+    """
+    repeated = batch.domain.repeats(batch.x, known.x, given or batch.domain)
+    return batch[torch.from_numpy(~repeated).to(batch.x.device)] if repeated.any() else batch
 
 
 def left_out(count: int, records: str, others: int = 0) -> str:

@@ -67,9 +67,12 @@ def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) ->
     return ""
 
 
+_PRETRAINED = ("checkpoint", "path")  # fields that name a file or folder of weights, which no seed changes
+
+
 def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
-    """Check that the seed determines the weights, and that torch's global generator stays unchanged; return the fault
-    as a sentence, or ""."""
+    """Check that the seed determines the weights, unless a field of the model names a file of pretrained weights, and
+    that torch's global generator stays unchanged; return the fault as a sentence, or ""."""
     state = torch.random.get_rng_state()
     first, again, other = (built(spec, domain, seed=seed) for seed in (0, 0, 1))
     if not torch.equal(torch.random.get_rng_state(), state):
@@ -82,8 +85,11 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
         a, b, c = (getattr(split, half).state_dict() for split in (first, again, other))
         if not all(torch.equal(a[key], b[key]) for key in a):
             return f"the same seed gives other weights of the {half} segment"
-        if a and all(torch.equal(a[key], c[key]) for key in a):
-            return f"another seed gives the same weights of the {half} segment"
+        if a and all(torch.equal(a[key], c[key]) for key in a) and not any(getattr(spec, of, "") for of in _PRETRAINED):
+            return (
+                f"another seed gives the same weights of the {half} segment; if these are pretrained, let a field "
+                f"`{_PRETRAINED[0]}` name their file"
+            )
     return ""
 
 
@@ -117,7 +123,7 @@ def stacked(lowers: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, T
     """Run n segments of equal architecture on x [n, B, ...] in one batched call. Returns the outputs [n, B, ...], and
     the segments' stacked weights and buffers, each [n, ...], by name."""
     weights, buffers = stack_module_state(list(lowers))
-    frame = copy.deepcopy(lowers[0]).to("meta")
+    frame = copy.deepcopy(lowers[0])  # not on "meta", which would part weights that layers share
 
     def run(w: dict[str, Tensor], b: dict[str, Tensor], batch: Tensor) -> Tensor:
         smashed: Tensor = functional_call(frame, (w, b), (batch,))

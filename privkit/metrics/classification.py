@@ -59,7 +59,8 @@ class TaskScores:
     accuracy: Interval
     # Matthews' correlation coefficient in [-1, 1], 0 for a constant guess; None for predicted texts
     mcc: Interval | None = None
-    # area under the ROC curve in [0, 1], mean over classes; None if no class has positive and negative records
+    # area under the ROC curve in [0, 1], mean over classes; None if no class has positive and negative records, or if a
+    # score is NaN
     auc: Interval | None = None
 
     @property
@@ -153,7 +154,8 @@ def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
     L].
 
     Ties count one half. If all pairs are ranked correctly, each class gets Clopper–Pearson's limit for its number of
-    disjoint pairs; the limits hold jointly. The result is None if no class has both positive and negative records.
+    disjoint pairs; the limits hold jointly. The result is None if no class has both positive and negative records, or
+    if a score is NaN, which has no rank.
 
     Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (the
     contribution of each record to one area; the mean over classes is derived).
@@ -163,7 +165,7 @@ def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
     positive = targets.sum(0)
     negative = len(targets) - positive
     defined = (positive > 0) & (negative > 0)
-    if not defined.any():
+    if not defined.any() or np.isnan(scores).any():
         return None
     scores, targets, positive, negative = scores[:, defined], targets[:, defined], positive[defined], negative[defined]
     ranks, whole = rankdata(scores, axis=0), (0.0, 1.0)

@@ -22,6 +22,15 @@ def check_names(names: Sequence[str]) -> None:
             raise UsageError("classifier: needs the path of a TorchScript file; classifier alone trains one")
 
 
+def check_channels(names: Sequence[str], channels: int) -> None:
+    """Raise `UsageError` if networks are named and images are neither grey nor in three colors."""
+    if names and channels not in (1, 3):
+        raise UsageError(
+            f"features={','.join(names)} reads grey or color images, and these have {channels} channels; leave it out, "
+            "or drop the other channels"
+        )
+
+
 def network_kind(name: str) -> str:
     """The kind of a network from its name: "lpips", "classifier", or "" for a feature network."""
     kind = name.partition(":")[0]

@@ -58,6 +58,8 @@ class Cnn(NamedCuts):
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         channels, height, width = domain.shape
+        if min(height, width) < 2:
+            raise UsageError(f"cnn needs images of at least 2×2 pixels, got {height}×{width}")
         first, second = _MAPS
         with seeded(torch.device("cpu"), seed):
             pieces = {

@@ -18,12 +18,11 @@ import privkit
 from privkit.attacks.scores.image import IMAGE_METRICS
 from privkit.files.observed import hash_file
 from privkit.metrics.perception import Perception
-from privkit.parts.registry import Component, distribution, parse, part_table
+from privkit.parts.registry import Component, distribution, part_table
 from privkit.reports.schema import Manifest, PlannedCell, Provenance
 from privkit.run.plan import Cell, plan
 from privkit.run.sources import files_read, own_source, sources
 from privkit.settings.config import AuditConfig
-from privkit.shared.own_records import OF_THE_DATASET
 
 _PACKAGES = {name: name for name in ("torch", "torchvision", "timm", "numpy", "scipy")}
 _PACKAGES |= {"scikit-image": "skimage", "scikit-learn": "sklearn"}
@@ -186,8 +185,8 @@ def ingredients(
         Provenance(files=perception.contents(), packages=versions(perception.packages())),
         *(_part("metrics", metric) for metric in config.metrics),
     )
-    if config.auxiliary not in OF_THE_DATASET:
-        looks = _joined(looks, _part("datasets", parse("datasets", config.auxiliary)))
+    if config.other is not None:
+        looks = _joined(looks, _part("datasets", config.other))
     if config.tune is not None:
         looks = _joined(looks, Provenance(packages=versions({"optuna"})))
     of_cells = {}

@@ -70,7 +70,8 @@ class AuditConfig(ExecutionSettings):
         training: optimizer, batch size and other options of the training.
         auxiliary: source of the adversary's images: "disjoint" (same distribution), "training" (the client's training
             images, the patch-shuffling paper's worst case), "candidates" (disjoint images and the attacked ones) or
-            another dataset.
+            another dataset, by its label.
+        other: this other dataset; None for the three sources above.
         victims: the attacked images: "private" or "test". None means "test" with auxiliary="training", as in the paper,
             and otherwise "private".
         features: networks that measure how similar guesses are to true images, such as "embedded" or "lpips:alex".
@@ -100,6 +101,7 @@ class AuditConfig(ExecutionSettings):
     budget: Budget
     training: TrainingSpec
     auxiliary: str = "disjoint"
+    other: Component | None = None
     victims: Literal["private", "test"] | None = None
     features: tuple[str, ...] = ()
     metrics: tuple[Component, ...] = ()

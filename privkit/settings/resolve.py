@@ -74,7 +74,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         execution = replace(execution, data_root=Path(root).expanduser())
     _check_early(settings, given, asked)  # what follows imports torch
     source = _source(settings, asked)
-    attacks = _attacks(asked)
+    attacks, other = _attacks(asked), _other(asked.auxiliary, source.dataset)
     protocols = [_under(protocol, defenses, asked, source) for protocol, defenses in source.pairs]
     config = AuditConfig(
         **vars(execution),
@@ -86,7 +86,8 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         delta=asked.delta,
         seeds=asked.seed,
         budget=asked.budget[1],
-        auxiliary=_auxiliary(asked.auxiliary, source.dataset),
+        auxiliary=other.label if other else str(asked.auxiliary),
+        other=other,
         victims=asked.victims,
         queries=asked.queries,
         escalate=as_escalation(asked.escalate, asked.budget[1]),
@@ -285,19 +286,28 @@ def _beside(protocol: Component, model: Component, domain: str) -> tuple[str, ..
     return tuple(attack for attack, domains in reads.items() if not domains or {domain, "any"} & {*domains})
 
 
-def _auxiliary(given: Any, dataset: Component) -> str:
-    """The source of the adversary's images. The private dataset itself is refused, since it contains private images."""
+def _other(given: Any, dataset: Component) -> Component | None:
+    """The adversary's dataset, or None if its images come from the private dataset. The private dataset itself is
+    refused, since it contains private images."""
     if given in OF_THE_DATASET:
-        return str(given)
+        return None
     named = parse("datasets", given)
-    paths = [getattr(one.spec, "path", None) for one in (named, dataset)]
-    here, there = (Path(path).resolve() if isinstance(path, str) else None for path in paths)
-    if named.name == dataset.name and here == there:
+    if named.name == dataset.name and _source_of(named) == _source_of(dataset):
         raise UsageError(
             f"auxiliary={named.label} is the private dataset itself, so private images would be among the adversary's; "
             "use disjoint (other images of it), training or candidates (the private or attacked ones, on purpose)"
         )
-    return named.label
+    return named
+
+
+def _source_of(dataset: Component) -> set[Path]:
+    """The files that a dataset's options name, of those inside the data root by relative paths; empty for official
+    files."""
+    path, *inside = (getattr(dataset.spec, option, None) for option in ("path", "file", "files"))
+    found = {Path(path).resolve()} if isinstance(path, str) else set()
+    for named in inside:
+        found |= {Path(os.path.normpath(file)) for file in ([named] if isinstance(named, str) else named or ())}
+    return found
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:

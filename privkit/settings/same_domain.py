@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from privkit.errors import UsageError
 from privkit.parts.registry import Component, load, parse, part_table
 from privkit.shared.measures import IDENTIFIED, KINDS, OF_RECORDS
-from privkit.shared.own_records import OF_THE_DATASET
 
 if TYPE_CHECKING:
     from privkit.settings.config import AuditConfig
@@ -44,8 +43,8 @@ def model_for(dataset: Component, given: Any) -> Component:
 def check_same_domain(config: AuditConfig) -> None:
     """Raise `UsageError` if another part or a gate (a pass/fail condition) has another domain than the dataset."""
     kind, name = KINDS[domain_of(config.dataset)], config.dataset.name
-    if config.auxiliary not in OF_THE_DATASET:
-        other = domain_of(parse("datasets", config.auxiliary))
+    if config.other is not None:
+        other = domain_of(config.other)
         if other != kind.name:
             raise UsageError(
                 f"auxiliary={config.auxiliary} holds {KINDS[other].noun}, and {name} holds {kind.noun}; name a dataset "

@@ -49,6 +49,7 @@ class Floor:
     beaten: str = ""  # name in the check whether an attack is better; empty if there is no such check
     mounted: bool = False  # whether the guess is also registered as an attack
     labels: bool = False  # whether the guess uses true labels, so that a better attack shows more than the class
+    drawn: bool = False  # whether the guess is another random record for each attacked one, and no constant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +70,41 @@ class Records:
     pictures: bool = False  # whether records are shown as pictures
 
     @property
+    def all_floors(self) -> tuple[Floor, ...]:
+        """The guesses above, and those that use true labels."""
+        drawn = any(floor.drawn for floor in self.floors)
+        return (*self.floors, CLASS_MEAN, *((CLASS_RECORD,) if drawn else ()))
+
+    @property
     def directions(self) -> dict[str, bool]:
         """Whether a higher value means a closer guess, for each measure that the domain computes."""
         return {measure.name: bool(measure.higher_is_closer) for measure in self.measures}
 
+
+CLASS_MEAN = Floor(
+    name="class_mean",
+    title="class mean",
+    gate="the mean of each record's true class",
+    beaten="the mean of each record's true class",
+    labels=True,
+)
+"""The guess that uses the true label, for any kind of record: the last constant guess, from records of this class."""
+RANDOM_RECORD = Floor(
+    name="random_own_record",
+    title="random own record",
+    gate="a random auxiliary record",
+    beaten="a random record of the adversary",
+    drawn=True,
+)
+"""A guess for kinds of records whose first measure counts exact matches, in which real records may beat a mean."""
+CLASS_RECORD = Floor(
+    name="random_own_record_of_class",
+    title="random own record of the class",
+    gate="a random auxiliary record of each record's true class",
+    beaten="a random record of each record's true class",
+    labels=True,
+    drawn=True,
+)
 
 IMAGES = Records(
     name="images",
@@ -121,7 +153,7 @@ _RECORD_NOTE = (
     "after the guesses are assigned to the records of their message with the smallest error, which needs the true "
     "records. Identified: share of records whose guess is nearer to them than to any other attacked record. kB up: "
     "kilobytes of smashed data per record and round. A floor is a guess that ignores the smashed data; the class mean "
-    "uses the true labels."
+    "(of texts and tables, the commonest values of the class) uses the true labels."
 )
 
 TOKENS = Records(
@@ -146,6 +178,13 @@ TOKENS = Records(
             title="most frequent token of each place",
             gate="the most frequent auxiliary token of each place",
             beaten="the most frequent token of each place",
+        ),
+        RANDOM_RECORD,
+        Floor(
+            name="commonest_tokens",
+            title="commonest tokens",
+            gate="the commonest auxiliary tokens",
+            beaten="the commonest tokens",
         ),
     ),
     note="Arrows show which direction is better for the defender. Exact: share of sequences whose tokens are all "
@@ -174,6 +213,13 @@ TABLES = Records(
             title="mean or most frequent of each column",
             gate="the mean or most frequent auxiliary value of each column",
             beaten="the mean or most frequent value of each column",
+        ),
+        RANDOM_RECORD,
+        Floor(
+            name="commonest_values",
+            title="commonest values",
+            gate="the commonest auxiliary value of each column",
+            beaten="the commonest value of each column",
         ),
     ),
     note="Arrows show which direction is better for the defender. Cells: share of cells recovered; a number counts if "
@@ -229,16 +275,8 @@ OF_RECORDS: dict[str, Measure] = {
 ANSWERS: dict[str, Measure] = {measure.name: measure for measure in (*TOLD_APART, *ORDERS)}
 MEASURES: dict[str, Measure] = {**{measure.name: measure for measure in TASK}, **OF_RECORDS, **ANSWERS}
 """Name -> measure, for all measures."""
-CLASS_MEAN = Floor(
-    name="class_mean",
-    title="class mean",
-    gate="the mean of each record's true class",
-    beaten="the mean of each record's true class",
-    labels=True,
-)
-"""The guess that uses the true label, for any kind of record."""
-FLOORS: dict[str, Floor] = {
-    floor.name: floor for floor in (*(floor for kind in KINDS.values() for floor in kind.floors), CLASS_MEAN)
+FLOORS: dict[str, Floor] = {floor.name: floor for kind in KINDS.values() for floor in kind.floors} | {
+    floor.name: floor for floor in (CLASS_MEAN, CLASS_RECORD)
 }
 """Name -> guess that needs no release."""
 CONSTANT_ATTACKS = frozenset(floor.name for floor in FLOORS.values() if floor.mounted)

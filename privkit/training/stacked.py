@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from typing import cast
@@ -42,10 +42,8 @@ class Stacked(nn.Module):
         self.batched = True
         self.by_record: dict[str, Tensor] | None = None
         self.module = deepcopy(module)  # the copy's parameters become the stack, so their names stay
+        _replace_weights(self.module, lambda weight: weight.expand(copies, *weight.shape).clone())
         for part in self.module.modules():
-            for name, weight in part.named_parameters(recurse=False):
-                stack = weight.detach().expand(copies, *weight.shape).clone()
-                part.register_parameter(name, nn.Parameter(stack, requires_grad=weight.requires_grad))
             for name, value in part.named_buffers(recurse=False):
                 persistent = name not in part._non_persistent_buffers_set
                 part.register_buffer(name, value.expand(copies, *value.shape).clone(), persistent=persistent)
@@ -136,10 +134,8 @@ class Stacked(nn.Module):
     def copy(self, number: int) -> nn.Module:
         """Return copy `number` (0-based) as a separate module with weights of its own."""
         module = deepcopy(self.module)
+        _replace_weights(module, lambda stack: stack[number].clone())
         for part in module.modules():
-            for name, stack in part.named_parameters(recurse=False):
-                weight = nn.Parameter(stack.detach()[number].clone(), requires_grad=stack.requires_grad)
-                part.register_parameter(name, weight)
             for name, value in part.named_buffers(recurse=False):
                 persistent = name not in part._non_persistent_buffers_set
                 part.register_buffer(name, value[number].clone(), persistent=persistent)
@@ -157,6 +153,18 @@ class Stacked(nn.Module):
         for stack in (*self.module.parameters(), *self.module.buffers()):
             if stack.is_floating_point():
                 stack.copy_(torch.einsum("n,n...->...", weights.to(stack.dtype), stack).expand_as(stack))
+
+
+def _replace_weights(module: nn.Module, made: Callable[[Tensor], Tensor]) -> None:
+    """Replace each parameter of `module` by the value that `made` makes of it; submodules that share a parameter share
+    the new one.
+    """
+    shared: dict[nn.Parameter, nn.Parameter] = {}
+    for part in module.modules():
+        for name, weight in part._parameters.items():
+            if weight is not None and weight not in shared:
+                shared[weight] = nn.Parameter(made(weight.detach()), requires_grad=weight.requires_grad)
+            part._parameters[name] = None if weight is None else shared[weight]
 
 
 def _batched_attention(inputs: Tensor) -> AbstractContextManager[None]:

@@ -63,8 +63,8 @@ def test_floors_are_those_of_the_domain_and_stand_in_the_report(run: tuple[Any, 
 def test_records_are_recovered_where_nothing_defends_them_and_shown_beside_the_truth(run: tuple[Any, str]) -> None:
     found, records = run
     metric, floors = {
-        "token sequences": ("token_accuracy", ["most_frequent_token", "most_frequent_by_place"]),
-        "table rows": ("cells", ["column_mean"]),
+        "token sequences": ("token_accuracy", ["most_frequent_token", "commonest_tokens", "random_own_record"]),
+        "table rows": ("cells", ["column_mean", "commonest_values", "random_own_record_of_class"]),
     }[records]
     bare = next(row for row in found.rows if (row.defense, row.attack) == ("none", "nearest_record"))
     assert all(

@@ -11,7 +11,9 @@ from torch import Generator
 
 from privkit.audit.run import run_audit
 from privkit.audit.scoring import (
+    ahead,
     by_pattern,
+    directions,
     identified,
     identified_by_pattern,
     identified_when_moved,
@@ -21,9 +23,10 @@ from privkit.audit.scoring import (
     unidentified,
 )
 from privkit.audit.seed_data import chances, floor_guesses, no_class_mean
-from privkit.domains import Batch, Domain, Images
+from privkit.domains import Batch, Domain, Images, Tables
 from privkit.reports.columns import numbers
 from privkit.reports.gate import Gate
+from privkit.reports.strongest import grade
 from privkit.shared.measures import CLASS_MEAN, FLOORS, Measure
 from tests.domains.test_laws import EVERY
 from tests.reports.made import made, metric
@@ -41,7 +44,7 @@ def test_the_truth_finds_every_record_and_floors_as_many_as_they_may(domain: Dom
     own, attacked = batch(domain, 60), batch(domain, 30)
     assert identified(domain, attacked.x, attacked.x).mean() == 1
     guesses = floor_guesses(own, attacked, classes=True)
-    assert set(guesses) == {floor.name for floor in (*domain.kind.floors, CLASS_MEAN)}
+    assert set(guesses) == {floor.name for floor in domain.kind.all_floors}
     scores = {name: scored(domain, attacked.x, guess, 30) for name, guess in guesses.items()}
     floors = chances({name: summarise(found) for name, found in scores.items()}, attacked)
     for name, floor in floors.items():
@@ -149,6 +152,28 @@ def test_a_measure_without_an_order_of_records_identifies_nobody() -> None:
         "identified cannot be computed: sharpness does not say which of two records is nearer to a guess"
     )
     assert scored(domain, torch.zeros(9, 1), torch.zeros(9, 1), 3) == {"unaligned": {}}
+
+
+@pytest.mark.parametrize(("blur", "reveals"), [(None, "nothing"), (0.02, "record")])
+def test_a_random_own_row_reveals_nothing_although_it_has_many_cells_right(blur: float | None, reveals: str) -> None:
+    """In columns where most cells are zero, against rows that are read up to small errors."""
+    x = torch.rand(600, 10, generator=Generator().manual_seed(0)) / 2 + 0.5
+    x *= torch.rand(600, 10, generator=Generator().manual_seed(1)) > 0.6
+    domain = Tables(dense=tuple("abcdefghij"), ranges=((0.0, 1.0),) * 10)
+    rows = Batch(x=x, y=(x[:, 0] > 0).long(), ids=torch.arange(600), domain=domain)
+    own, attacked = rows[:400], rows[400:500]
+    guess = x[500:] if blur is None else (attacked.x + blur).clamp(0, 1)
+    guesses = floor_guesses(own, attacked, classes=True)
+    scores = {name: scored(domain, attacked.x, one, 50) for name, one in guesses.items()}
+    found = scored(domain, attacked.x, guess, 50)
+    assert scores["column_mean"]["unaligned"]["cells"].mean() < 0.1 < found["unaligned"]["cells"].mean()
+    row = made(
+        recovered=summarise(found),
+        floors=chances({name: summarise(one) for name, one in scores.items()}, attacked),
+        ahead=ahead(found["unaligned"], {name: one["unaligned"] for name, one in scores.items()}, directions()),
+        counts={"auxiliary": len(own)},
+    )
+    assert grade(row) == reveals
 
 
 def test_a_class_without_own_records_is_guessed_as_all_own_records_are() -> None:

@@ -21,6 +21,7 @@ from privkit.recording.recorder import Recorder
 from privkit.recording.write import write_recording
 from privkit.reports.schema import Row
 from privkit.settings.resolve import resolve
+from privkit.shared.measures import TOKENS
 from tests.audit.audits import registered
 from tests.audit.test_truth_outside import reachable, tells
 from tests.recording.kinds import CARS, OWN, ROUNDS, ROWS, WORDS, Fields, Shuffled, Words, cars, recorded, texts
@@ -55,7 +56,7 @@ def test_a_recorded_text_is_read_if_nothing_defends_it(tmp_path: Path) -> None:
     found = rows(tmp_path, *TEXT_ATTACKS)
     for row in found.values():
         assert row.records == "token sequences"
-        assert set(row.floors) == {"most_frequent_token", "most_frequent_by_place"}
+        assert set(row.floors) == {floor.name for floor in TOKENS.floors}
         assert gain(row, "token_accuracy") > 0.8
 
 

@@ -109,6 +109,41 @@ def test_rows_of_another_range_are_rescaled() -> None:
         own.fit(CARS.zeros(1), CARS)
 
 
+def test_a_table_keeps_small_differences_of_large_numbers() -> None:
+    """Seconds since 1970 lie close together in a wide range, and a range may exceed the largest float32."""
+    rows = torch.linspace(0, 1, 1000).unsqueeze(1).expand(-1, 2)
+    other = Tables(dense=("second", "energy"), ranges=((1.7e9, 1.7e9 + 1000), (0.0, 1e39)))
+    own = Tables(dense=("second", "energy"), ranges=((1.7e9 - 1000, 1.7e9 + 1000), (-1e39, 1e39)))
+    torch.testing.assert_close(own.fit(rows, other), (1 + rows) / 2)
+
+
+def test_the_same_rows_and_texts_are_found_in_a_dataset_with_another_range_or_vocabulary() -> None:
+    numbers = torch.rand(200, 30, generator=draws()).double().mul(90).add(10)  # from 10 to 100
+    names = tuple(f"c{column}" for column in range(30))
+    own, other = (Tables(dense=names, ranges=((low, 100.0),) * 30) for low in (10.0, -437.3))
+    private, theirs = (((numbers - low) / (100 - low)).float() for low in (10.0, -437.3))
+    theirs[100:, 29] = theirs[100:, 29] * 0.99  # these rows differ in one cell
+    assert own.repeats(own.fit(theirs, other), private, other).tolist() == [True] * 100 + [False] * 100
+    read = Tokens(length=4, vocabulary=("", "?", "sat", "?", "the"))  # without "cat"
+    texts = torch.tensor([[2, 3, 4, 2, 4, 0], [4, 4, 4, 0, 0, 0]])  # the cat sat the sat, sat sat sat
+    again = WORDS.fit(torch.tensor([[4, 1, 2, 4], [2, 2, 2, 0], [2, 2, 2, 2]]), read)
+    assert WORDS.repeats(again, texts, read).tolist() == [True, True, False]
+
+
+def test_dark_images_of_16_bits_are_told_apart_and_those_of_8_bits_by_their_8_bits() -> None:
+    dark = torch.randint(200, (50, 1, 8, 8), generator=draws()) / 65535
+    domain = Images.of(dark)
+    assert len(set(domain.fingerprints(dark))) == 50
+    assert not domain.repeats(dark[25:], dark[:25], domain).any()
+    usual = torch.randint(256, (5, 1, 8, 8), generator=draws()) / 255
+    assert domain.repeats((usual + 1e-4).clamp(0, 1), usual, domain).all()
+
+
+def test_unknown_tokens_of_other_texts_stay_unknown_although_a_question_mark_is_a_token() -> None:
+    own, other = (Tokens(length=3, vocabulary=("", "?", *words)) for words in (("a", "?"), ("b", "?", "a")))
+    assert own.fit(torch.tensor([[1, 3, 4], [2, 1, 0]]), other).tolist() == [[1, 3, 2], [1, 1, 0]]
+
+
 def test_scores_of_tokens() -> None:
     truth, guess = torch.tensor([[2, 3, 4, 0, 0, 0]]), torch.tensor([[3, 3, 4, 4, 0, 0]])
     found = {name: values.item() for name, values in WORDS.scores(truth, guess).items()}
@@ -129,6 +164,21 @@ def test_scores_of_a_table_count_cells_and_say_which_column_was_missed() -> None
     }
     errors = CARS.columns(truth, guess)
     assert errors == {"mpg": pytest.approx(0.02), "weight": pytest.approx(0.4), "cylinders": 0.0, "made in": 1.0}
+
+
+def test_the_commonest_values_and_tokens_are_the_best_constant_guesses() -> None:
+    """In columns with many zeros, and in texts of several lengths: no record is a better guess at the others."""
+    rows = torch.rand(300, 4, generator=draws())
+    rows[:, :2] *= rows[:, 2:] < 0.4
+    own = Tables(dense=("a", "b", "c", "d"), ranges=((0.0, 1.0),) * 4)
+    texts = WORDS.random(300, draws()) * (torch.arange(6) < torch.randint(1, 7, (300, 1), generator=draws(1)))
+    for domain, x, name in ((own, rows, "commonest_values"), (WORDS, texts, "commonest_tokens")):
+        first = domain.kind.measures[0].name
+
+        def right(guess: torch.Tensor, domain: Domain = domain, x: torch.Tensor = x, first: str = first) -> float:
+            return float(domain.scores(x, guess.expand_as(x))[first].mean())
+
+        assert right(domain.guesses(x)[name]) >= max(right(one) for one in (*domain.guesses(x).values(), *x[:50]))
 
 
 def test_floors_are_the_most_frequent_token_and_each_columns_mean_or_mode() -> None:

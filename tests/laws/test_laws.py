@@ -161,10 +161,13 @@ class Odd(model.Template):
     """A model with a fault."""
 
     fault: str = ""
+    checkpoint: str = ""
 
     def build(self, domain: Images, classes: int, *, positions: bool, seed: int) -> SplitModel:
         if self.fault == "seed":
             seed = next(COUNTER)
+        elif self.fault == "fixed":
+            seed = 0
         split = super().build(domain, classes + (self.fault == "logits"), positions=positions, seed=seed)
         if self.fault == "global":
             nn.Linear(2, 2)
@@ -185,6 +188,12 @@ class Shifted(Vit):
 def test_models_that_break_a_law(fault: str, law: str) -> None:
     assert models.LAWS[law](Odd(), SHAPE) == ""
     assert models.LAWS[law](Odd(fault=fault), SHAPE)
+
+
+def test_weights_from_a_file_need_not_follow_the_seed() -> None:
+    told = models.LAWS["weights follow the seed"](Odd(fault="fixed"), SHAPE)
+    assert told.startswith("another seed gives the same weights of the lower segment; if these are pretrained")
+    assert models.LAWS["weights follow the seed"](Odd(fault="fixed", checkpoint="w.pth"), SHAPE) == ""
 
 
 class Lower(nn.Sequential):

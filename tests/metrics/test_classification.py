@@ -76,3 +76,10 @@ def test_what_shows_no_spread_has_the_whole_range() -> None:
         assert isinstance(found, Interval)
         assert (found.low, found.high) == (low, 1.0)
         assert found.method.startswith("none: ")
+
+
+def test_a_logit_that_is_no_number_has_no_rank_and_no_auc() -> None:
+    scores, labels = drawn(np.random.default_rng(0), 60)
+    assert task_scores(scores, labels).auc is not None
+    scores[3, 1] = np.nan
+    assert task_scores(scores, labels).defined.keys() == {"accuracy", "mcc"}

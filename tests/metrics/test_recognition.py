@@ -4,17 +4,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Generator, nn
 
 from privkit.audit.run import run_audit
+from privkit.cli.estimate import preview
 from privkit.domains.base import Batch
 from privkit.errors import DataError, UsageError
 from privkit.metrics.feature_networks import FeatureNetwork
 from privkit.metrics.perception import Perception
 from privkit.metrics.perceptual import recognized, recognized_floors, taught
 from privkit.reports.gate import Gate
+from privkit.settings.resolve import resolve
 
 CPU = torch.device("cpu")
 SETTINGS: dict[str, Any] = {
@@ -51,6 +54,13 @@ def test_originals_are_recognized_and_constant_guesses_are_one_class(classifier:
     assert floors["originals"] == recognized(victims.y, victims.x, classifier).mean()
     pairs = [recognized(victims.y, victims.x.roll(shift, 0), classifier).mean() for shift in range(1, len(victims))]
     assert floors["other_originals"] == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_images_with_transparency_are_refused_before_training(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rgba.npz", images=np.zeros((90, 8, 8, 4), dtype=np.uint8), labels=np.arange(90) % 2)
+    own = {**SETTINGS, "dataset": f"arrays:path={tmp_path / 'rgba.npz'}", "budget": "smoke:private=40,auxiliary=40"}
+    with pytest.raises(UsageError, match="features=classifier reads grey or color images, and these have 4 channels"):
+        preview(resolve({**own, "features": "classifier"}))
 
 
 def test_the_same_seed_gives_the_same_bits_and_the_global_generator_is_left_alone(

@@ -222,6 +222,11 @@ def test_lenet_says_how_small_is_too_small() -> None:
     assert split.upper(split.lower(torch.zeros(1, 1, 12, 12))).shape == (1, 10)
 
 
+def test_cnn_says_how_small_is_too_small() -> None:
+    with pytest.raises(UsageError, match=r"cnn needs images of at least 2×2 pixels, got 1×8"):
+        CNN.build(Images(shape=(1, 1, 8)), 10, positions=True, seed=0)
+
+
 def test_depths_that_do_not_exist() -> None:
     with pytest.raises(ValueError, match="depth must be one of 18, 20, 50, got 34"):
         ResNet(depth=34)  # type: ignore[arg-type]

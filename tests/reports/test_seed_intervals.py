@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privkit.reports.seed_intervals import over_intervals, over_values
+from privkit.reports.seed_intervals import over_intervals, over_records, over_values
 from privkit.shared.interval import Interval, clopper_pearson
 from privkit.shared.measures import MEASURES, UNBOUNDED, UNIT, measure
 
@@ -50,6 +50,14 @@ def test_no_interval_leaves_its_range_or_its_mean(name: str, values: list[float]
     found = over_values(values, 0.95, MEASURES[name].within)
     assert low <= found.low <= found.value + 1e-12
     assert found.value - 1e-12 <= found.high <= high
+
+
+@pytest.mark.parametrize("end", [1.0, -1.0])
+def test_a_mean_next_to_an_end_of_the_range_has_an_interval(end: float) -> None:
+    """Its share of the range rounds to 0 or 1, which has no logit."""
+    found = over_records([end, end * (1 - 2**-52)], 0.95, (-1.0, 1.0))
+    assert -1 <= found.low <= found.value <= found.high <= 1
+    assert found.high - found.low < 1e-9
 
 
 def test_what_was_seen_over_two_seeds() -> None:

@@ -84,3 +84,20 @@ def test_all_attacks_are_those_that_look_at_the_release() -> None:
         "black_box:decoder=set",
         names[0],
     ]
+
+
+def test_another_file_in_the_data_root_may_be_the_adversarys() -> None:
+    """Of a text, a table, and a table of several parties, whose list of files keeps its quotes."""
+    lists = ('party_files:files=["p1.csv","p2.csv"]', 'party_files:files=["q1.csv","p2.csv"]')
+    for own, other in (
+        ("table_file:file=a.csv", "table_file:file=b.csv"),
+        ("text_file", "text_file:file=b.tsv"),
+        lists,
+    ):
+        config = resolve({"dataset": own, "auxiliary": other})
+        assert config.other is not None
+        assert config.other.spec != config.dataset.spec
+        with pytest.raises(UsageError, match="is the private dataset itself"):
+            resolve({"dataset": own, "auxiliary": own})
+    with pytest.raises(UsageError, match="is the private dataset itself"):
+        resolve({"dataset": "table_file:file=a.csv", "auxiliary": "table_file:file=./a.csv,skip_bad_rows=true"})

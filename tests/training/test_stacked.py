@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import privkit.laws.models as laws
 from privkit.training import Stacked
 
 
@@ -110,3 +111,26 @@ def test_what_is_frozen_stays_frozen() -> None:
     module = small()
     module[0].requires_grad_(False)  # type: ignore[index]
     assert [p.requires_grad for p in Stacked(module, 2).parameters()] == [p.requires_grad for p in module.parameters()]
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_layers_that_share_a_weight_share_it_in_every_copy(copies: int) -> None:
+    first, last = nn.Linear(5, 5), nn.Linear(5, 5)
+    last.weight = first.weight
+    module = nn.Sequential(first, nn.Tanh(), last)
+    stacked = Stacked(module, copies)
+    assert sum(weight.numel() for weight in stacked.parameters()) == copies * (25 + 5 + 5)
+    optimizer = torch.optim.SGD(stacked.parameters(), lr=0.1)
+    x = torch.rand(copies, 6, 5, generator=torch.Generator().manual_seed(0))
+    stacked(x).square().sum().backward()
+    optimizer.step()
+    alone = [stacked.copy(number) for number in range(copies)]
+    for one in alone:
+        assert one.get_parameter("2.weight") is one.get_parameter("0.weight")
+        assert not torch.equal(one.get_parameter("0.weight"), first.weight)
+    torch.testing.assert_close(stacked(x), torch.stack([one(part) for one, part in zip(alone, x, strict=True)]))
+    together, _, _ = laws.stacked(alone, x)
+    torch.testing.assert_close(together, stacked(x))
+    with stacked.records() as weights:
+        stacked(x).square().sum().backward()
+    assert set(weights) == {"0.weight", "0.bias", "2.bias"}

@@ -14,12 +14,13 @@ from torch.nn.functional import interpolate
 
 from privkit.attacks.scores.image import Values, image_scores
 from privkit.constraints import Count
-from privkit.domains.domain import Domain
+from privkit.domains.domain import Domain, repeated_prints
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import IMAGES, Records
 
 _CHANNELS = (1, 3, 4)
 _SATURATED = 0.5  # share of pure-white pixels above which images look clipped
+_EXACT = 1e-3  # largest distance of an 8-bit pixel from a whole number of 255ths
 _DARK = 0.25
 """If all pixels are darker than this, images use little of [0, 1], as 12-bit values in 16-bit files do."""
 
@@ -153,8 +154,11 @@ class Images:
         return x.contiguous().clamp(0, 1)
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        pixels = x.cpu().mul(255).round().to(torch.uint8).contiguous().numpy()
-        return [hashlib.sha256(image.tobytes()).digest() for image in pixels]
+        return _prints(x, _steps(x))
+
+    def repeats(self, x: Tensor, known: Tensor, given: Domain) -> NDArray[np.bool_]:
+        steps = _steps(known)
+        return repeated_prints(_prints(x, steps), _prints(known, steps))
 
     def warning(self, x: Tensor) -> str:
         return clipping_warning(x)
@@ -175,3 +179,16 @@ class Images:
 
     def shown(self, x: Tensor) -> list[str]:
         return []
+
+
+def _steps(x: Tensor) -> int:
+    """The number of brightness steps by which images are told apart: those of 8 bits if all images have only these,
+    else those of 16 bits.
+    """
+    pixels = 255 * x
+    return 255 if bool(((pixels - pixels.round()).abs() < _EXACT).all()) else 65535
+
+
+def _prints(x: Tensor, steps: int) -> list[bytes]:
+    pixels = (x.cpu() * steps).round().numpy().astype(np.uint8 if steps == 255 else np.uint16)
+    return [hashlib.sha256(np.ascontiguousarray(image).tobytes()).digest() for image in pixels]

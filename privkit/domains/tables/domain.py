@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from privkit.domains.domain import Domain, RecordValues
+from privkit.attacks.scores.tables import commonest_values, right_cells
+from privkit.domains.domain import Domain, RecordValues, repeated_prints
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import TABLES, Records
 
-_CLOSE = 0.05  # a dense cell counts as recovered if the guess is off by at most this share of its column's range
+_ROUNDING = 3e-7  # float32 in [0, 1] is off by at most a tenth of this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,13 +112,30 @@ class Tables:
         if given.values != self.values:
             raise UsageError("auxiliary rows must have the same categories in their categorical columns")
         d, fitted = len(self.dense), x.clone()
-        theirs, ours = (torch.tensor(table.ranges, device=x.device).view(-1, 2) for table in (given, self))
-        raw = theirs[:, 0] + x[:, :d] * (theirs[:, 1] - theirs[:, 0])
-        fitted[:, :d] = ((raw - ours[:, 0]) / (ours[:, 1] - ours[:, 0]).clamp_min(1e-12)).clamp(0, 1)
+        theirs, ours = (np.array(table.ranges, dtype=np.float64).reshape(-1, 2) for table in (given, self))
+        other = (theirs != ours).any(1)  # a column with the same range stays exactly as it is
+        cells = x[:, :d].cpu().double().numpy()
+        scaled = (theirs[:, 0] - ours[:, 0] + cells * given._spans()) / self._spans()
+        moved = torch.from_numpy(scaled.clip(0, 1)[:, other].astype(np.float32))
+        fitted[:, :d][:, torch.from_numpy(other)] = moved.to(x.device)
         return fitted
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
         return [hashlib.sha256(row.tobytes()).digest() for row in x.cpu().contiguous().numpy()]
+
+    def repeats(self, x: Tensor, known: Tensor, given: Domain) -> NDArray[np.bool_]:
+        """Rows of a table with other ranges count as the same if they differ by rounding only: by a few times the
+        precision of float32 in each dense column, which is a share of the larger range.
+        """
+        if not isinstance(given, Tables) or given.ranges == self.ranges or not len(known):
+            return repeated_prints(self.fingerprints(x), self.fingerprints(known))
+        from scipy.spatial import KDTree
+
+        rounding = _ROUNDING * (1 + given._spans() / self._spans())
+        units = np.concatenate([rounding, np.full(len(self.categorical), 0.5)])
+        rows, others = (records.cpu().double().numpy() / units for records in (x, known))
+        found, _ = KDTree(others, balanced_tree=False).query(rows, p=np.inf, distance_upper_bound=1.0)
+        return np.asarray(np.isfinite(found), dtype=np.bool_)
 
     def warning(self, x: Tensor) -> str:
         constant = (x == x[:1]).all(0).tolist()
@@ -130,7 +148,8 @@ class Tables:
         d = len(self.dense)
         guess = auxiliary.mean(0)
         guess[d:] = auxiliary[:, d:].mode(0).values
-        return {"column_mean": guess}
+        commonest = commonest_values(auxiliary.cpu().numpy(), self.column_sizes)
+        return {"column_mean": guess, "commonest_values": torch.from_numpy(commonest).to(guess.device)}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, RecordValues]:
         """Score guessed row i against true row i, both [N, D + K]: a dictionary of values [N].
@@ -141,7 +160,7 @@ class Tables:
         """
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
-        right = self._right(off)
+        right = right_cells(truth.cpu().numpy(), guess.cpu().numpy(), self.column_sizes)
         values = {"cells": right.mean(1)}
         if self.dense:
             values["dense_error"] = off[:, :d].mean(1)
@@ -155,12 +174,11 @@ class Tables:
         rows, [N, D + K]: float [G, N].
         """
         rows, guesses = (records.cpu().double().numpy() for records in (truth, guess))
-        return np.stack([1 - self._right(np.abs(rows - one)).mean(1) for one in guesses])
+        return np.stack([1 - right_cells(rows, one[None], self.column_sizes).mean(1) for one in guesses])
 
-    def _right(self, off: RecordValues) -> NDArray[np.bool_]:
-        """Which cells count as recovered, bool [N, D + K], given the absolute errors `off` of the cells, [N, D + K]."""
-        d = len(self.dense)
-        return np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)
+    def _spans(self) -> RecordValues:
+        """The width of each dense column's range, [D]; 1 for a constant column."""
+        return np.array([high - low or 1.0 for low, high in self.ranges], dtype=np.float64)
 
     def shown(self, x: Tensor) -> list[str]:
         return [", ".join(f"{name}={cell}" for name, cell in self._cells(row)) for row in x.cpu().tolist()]

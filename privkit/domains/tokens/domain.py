@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from privkit.attacks.scores.tokens import PADDING, rouge_1
-from privkit.domains.domain import Domain, RecordValues
+from privkit.attacks.scores.tokens import PADDING, commonest_tokens, rouge_1
+from privkit.domains.domain import Domain, RecordValues, repeated_prints
 from privkit.errors import DataError, UsageError
 from privkit.shared.measures import TOKENS, Records
 
@@ -78,14 +78,18 @@ class Tokens:
     def fit(self, x: Tensor, given: Domain) -> Tensor:
         if not isinstance(given, Tokens):
             raise UsageError(f"{given.records} cannot stand in for token sequences; name auxiliary data of tokens")
-        own = {token: number for number, token in enumerate(self.vocabulary)}
-        ids = torch.tensor([own.get(token, UNKNOWN_ID) for token in given.vocabulary], dtype=torch.int64)
-        ids[PADDING] = PADDING
-        fitted = ids.to(x.device)[x][:, : self.length]
+        fitted = _ids(given, self).to(x.device)[x][:, : self.length]
         return torch.nn.functional.pad(fitted, (0, self.length - fitted.shape[1]), value=PADDING)
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
         return [hashlib.sha256(ids.tobytes()).digest() for ids in x.cpu().contiguous().numpy()]
+
+    def repeats(self, x: Tensor, known: Tensor, given: Domain) -> NDArray[np.bool_]:
+        """Texts that agree in the tokens that both vocabularies have, up to the shorter length, count as the same."""
+        if isinstance(given, Tokens) and given != self:
+            read = self.fit(given.fit(known, self), given)  # `known` as the other dataset would have given it
+            x, known = x[:, : given.length], read[:, : given.length]
+        return repeated_prints(self.fingerprints(x), self.fingerprints(known))
 
     def warning(self, x: Tensor) -> str:
         known = x[x != PADDING]
@@ -102,6 +106,7 @@ class Tokens:
         return {
             "most_frequent_token": torch.full((self.length,), int(tokens.argmax())).to(auxiliary.device),
             "most_frequent_by_place": places.argmax(1).to(auxiliary.device),
+            "commonest_tokens": torch.from_numpy(commonest_tokens(ids.numpy())).to(auxiliary.device),
         }
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, RecordValues]:
@@ -142,6 +147,16 @@ class Tokens:
 
     def shown(self, x: Tensor) -> list[str]:
         return [self.separator.join(self.vocabulary[i] for i in ids if i != PADDING) for ids in x.cpu().tolist()]
+
+
+def _ids(given: Tokens, wanted: Tokens) -> Tensor:
+    """The id of each token of the vocabulary `given` in the vocabulary `wanted`. Ids of padding and of unknown tokens
+    stay, since their texts only serve to display them: "?" may also be a token with an id of its own.
+    """
+    special = UNKNOWN_ID + 1
+    known = {token: number for number, token in enumerate(wanted.vocabulary) if number >= special}
+    ids = [known.get(token, UNKNOWN_ID) for token in given.vocabulary[special:]]
+    return torch.tensor([*range(special), *ids], dtype=torch.int64)
 
 
 def _common_subsequence(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:

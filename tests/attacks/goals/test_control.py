@@ -1,11 +1,14 @@
 """Controls of attacks that score: a planted leak must be found, and noise must say nothing, on either side of 1/2."""
 
+from typing import Any, cast
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from privkit.attacks.base import Scores
+from privkit.attacks.base import Mounting, Scores, Session
 from privkit.attacks.goals.control import planted
+from privkit.attacks.goals.distinguish import CanaryObservation, controls
 
 TRUTH = torch.arange(100) < 50
 
@@ -28,3 +31,23 @@ def test_noise_must_be_told_apart_on_neither_side(auc: float, passed: bool) -> N
 @pytest.mark.parametrize(("auc", "passed"), [(0.1, False), (0.88, False), (0.92, True)])
 def test_a_planted_leak_must_be_found(auc: float, passed: bool) -> None:
     assert planted(scores(auc), TRUTH, scores(0.5), TRUTH)[0].passed == passed
+
+
+class Repeating:
+    """Draws what the control draws, and answers with the coins."""
+
+    needs: frozenset[str] = frozenset()
+    uses: frozenset[str] = frozenset()
+    mounting: Any = Mounting()
+    name, goal, on = "repeating", "distinguish", "smashed"
+
+    def run(self, observation: CanaryObservation, generator: Generator, session: Session | None = None) -> Scores:
+        torch.randn(2, *observation.present.shape, generator=generator)
+        coins = torch.rand(len(observation.present), generator=generator) < 0.5
+        return Scores(values=coins.float(), examples=torch.arange(len(coins)))
+
+
+def test_an_attack_cannot_repeat_the_coins_of_its_control() -> None:
+    leak, noise = controls(cast(Any, Repeating()), 0)
+    assert noise.passed, noise.detail
+    assert not leak.passed

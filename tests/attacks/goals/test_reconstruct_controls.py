@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Session, View
+from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_cast import _probe
 from privkit.attacks.goals.identity import identity_lower
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
@@ -53,7 +54,7 @@ class Fixed:
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         rows = sum(len(view.smashed) for view in observation.views)
-        return Reconstruction(images=self.guess.expand(rows, -1, -1, -1))
+        return Reconstruction(images=self.guess.expand(rows, *self.guess.shape[1:]))
 
 
 def test_controls_tell_the_deaf_and_the_all_knowing() -> None:
@@ -121,6 +122,22 @@ def test_a_guess_that_is_no_number_fails_the_control_on_noise() -> None:
     victims = x[-10:].clone()
     victims[0] = float("nan")
     assert not fails(Fixed(victims), observed(x, y, torch.zeros(1, 16, 7)), 0).passed
+
+
+def test_cells_that_leak_fail_the_control_on_noise_although_the_squared_error_is_large() -> None:
+    """Half of the cells are exact, and the others as far off as can be; rows of others have as many cells right."""
+    rows = torch.rand(200, 10, generator=Generator().manual_seed(0)).round()
+    rows[:, 5:] = torch.rand(200, 5, generator=Generator().manual_seed(1))
+    guess = rows[-50:].clone()
+    guess[:, :4] = 1 - guess[:, :4]
+
+    def control(guess: Tensor) -> Control:
+        seen = replace(observed(rows, torch.zeros(200).long(), torch.zeros(1, 16)), columns=(0,) * 10)
+        return fails(Fixed(guess), seen, 0)
+
+    assert "wrong cells" in control(guess).detail
+    assert not control(guess).passed
+    assert control(guess.roll(1, 0)).passed
 
 
 def test_images_that_play_the_victim_are_not_among_those_that_the_attack_has() -> None:
