@@ -12,6 +12,8 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from privkit.defenses.base import ReleaseCount
+from privkit.defenses.chain import Chain
+from privkit.defenses.cutmix import Mixup
 from privkit.defenses.cutout import CutSmashed, RandomCutout, VanillaCutout
 from privkit.defenses.masks import box_grid, nested_boxes, positions, spread, uniform_permutations
 from privkit.defenses.receipts import Nothing
@@ -158,6 +160,17 @@ def test_stationary_masks_stay_and_fresh_ones_do_not(cutout: RandomCutout) -> No
     assert not torch.equal(kept[0], other)
     assert torch.equal(still.get_state(), generator().get_state())  # nothing was drawn
     assert len({tuple(row) for row in kept[0].tolist()}) > 1  # each client has its own
+
+
+def test_a_stationary_mask_of_mixed_messages_never_shows_what_it_drops() -> None:
+    """Each message had its own mask, and grouping moved clients from message to message."""
+    z, y = torch.ones(4, 1, 16, 1), torch.eye(2).expand(4, 1, 2, 2)[..., 0, :]
+    chain = Chain(stages=(Mixup(), RandomCutout(place="mixer", stationary=True)))
+    seen = torch.zeros(4, 16, dtype=torch.bool)
+    for order in ((0, 1, 2, 3), (2, 3, 0, 1), (1, 2, 3, 0)):
+        release, receipt = chain.apply(z[list(order)].view(2, 2, 1, 16, 1), y.view(2, 2, 1, 2), generator())
+        seen[list(order)] |= (release.smashed != 0).view(2, 1, 16).expand(2, 2, 16).reshape(4, 16)
+    assert seen.double().mean() == receipt.certificate(ReleaseCount(epochs=3)).quantities["positions_seen"]
 
 
 def test_kept_cells_are_uniform() -> None:
