@@ -316,6 +316,7 @@ class Scaling(Denoising):
 
     name: ClassVar[str] = "scaling"
     effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
+    keeps_zeros: ClassVar[bool] = True
     setting: ClassVar[str] = "factor"
     receipt: ClassVar[Nothing] = Nothing(
         reason="scaled smashed data are divided by the factor again; no differential privacy"

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from privkit.defenses.base import ReleaseCount
 from privkit.defenses.chain import Chain
-from privkit.defenses.cutmix import Mixup
+from privkit.defenses.cutmix import Mixup, RandomCutMix
 from privkit.defenses.cutout import CutSmashed, RandomCutout, VanillaCutout
 from privkit.defenses.masks import box_grid, nested_boxes, positions, spread, uniform_permutations
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.patches import patchify, unpatchify
 from tests.small import generator
@@ -220,6 +221,20 @@ def test_positions_seen_is_what_fresh_masks_show() -> None:
     expected = receipt.certificate(ReleaseCount(epochs=4)).quantities["positions_seen"]
     shares = seen.double().mean(1)
     assert abs(shares.mean().item() - expected) < 4.5 * shares.std().item() / 500**0.5
+
+
+def test_a_chain_of_masks_reports_what_all_of_them_leave() -> None:
+    """The share of positions was that of the first mask, although the second left out more."""
+    z, y = torch.rand(2, 2, 16, 3), torch.eye(2).expand(2, 2, 2)
+    for second in (RandomCutout(stationary=True), RandomCutMix(concentration=float("inf"))):
+        chain = Chain(stages=(RandomCutout(), second))
+        grouped = (z, y) if second.group == 1 else (z.unsqueeze(0), y.unsqueeze(0))
+        receipt = chain.apply(*grouped, generator())[1]
+        quantities = receipt.certificate(ReleaseCount(epochs=4)).quantities
+        assert (quantities["payload_share"], receipt.payload_share) == (0.25, 0.25)
+        assert "positions_seen" not in quantities
+    late = Chain(stages=(GaussianNoise(), RandomCutout(place="mixer"))).apply(z, y, generator())[1].certificate()
+    assert (late.quantities["payload_share"], late.quantities["positions_seen"]) == (1, 0.5)
 
 
 @named
