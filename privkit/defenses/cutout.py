@@ -90,6 +90,7 @@ class RandomCutout(Defense):
             ),
             masks=masks,
             stationary=self.stationary,
+            masked_by=self.place,
         )
         return release, receipt
 

@@ -103,6 +103,11 @@ def test_boxes_are_boxes_nested_and_of_their_area(areas: list[float], rows: int,
     assert abs(int(boxes[0].sum()) - area * rows * columns) <= ceil(area**0.5 * rows) / 2 + 1e-6
 
 
+def test_a_box_inside_another_may_be_too_small() -> None:
+    boxes = nested_boxes(torch.tensor([[0.7685, 0.7656]], dtype=torch.float64), 8, 8, generator())
+    assert boxes.sum(2).tolist() == [[48, 42]]  # as the docstring says
+
+
 def test_boxes_lie_anywhere_alike() -> None:
     boxes = nested_boxes(torch.full((8_000, 1), 4 / 16).double(), 4, 4, generator())  # 2×2, nine places
     first = boxes.squeeze(1).int().argmax(1).numpy()
@@ -235,6 +240,8 @@ def test_a_chain_of_masks_reports_what_all_of_them_leave() -> None:
         assert "positions_seen" not in quantities
     late = Chain(stages=(GaussianNoise(), RandomCutout(place="mixer"))).apply(z, y, generator())[1].certificate()
     assert (late.quantities["payload_share"], late.quantities["positions_seen"]) == (1, 0.5)
+    alone = RandomCutout(place="mixer").apply(z, y, generator())[1].certificate()
+    assert alone.quantities == {"payload_share": 1, "positions_seen": 0.5}  # clients send all to the mixer
 
 
 @named
