@@ -1,7 +1,7 @@
 """What a permutation hides: total variation, odds of intersections, certificates."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from fractions import Fraction
 from itertools import permutations
 from math import inf, log10
@@ -121,7 +121,8 @@ def test_equal_patches_are_counted_once(word: list[int]) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_equal_patches_of_a_batch_weaken_every_number(variant: Variant) -> None:
     """Only the best guess was corrected: the target's probability and the outcomes were those of different patches."""
-    word, seen = (0, 0, 1, 0, 0, 2), Counter[tuple[int, ...]]()
+    word = (0, 0, 1, 0, 0, 2)
+    seen: dict[tuple[int, ...], Fraction] = defaultdict(Fraction)
     for outcome, odds in law(3, 2, 1, variant).items():
         seen[tuple(word[token] for row in outcome for token in row)] += odds
     certificate = certificates.batch_shuffle(tokens=3, batch=2, kept=1, variant=variant, multiplicities=[4, 1, 1])
