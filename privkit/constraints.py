@@ -34,6 +34,7 @@ _WORDS: dict[type, str] = {bool: "true or false", NoneType: "left out"}
 Finite = Annotated[float, isfinite]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
+Magnitude = Annotated[float, Ge(1e-30), Le(1e30)]  # a positive number whose multiples do not overflow in float32
 Probability = Annotated[float, Ge(0), Le(1)]
 Fraction = Annotated[float, Gt(0), Le(1)]  # a probability above 0
 Count = Annotated[int, Ge(1)]

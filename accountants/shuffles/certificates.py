@@ -50,6 +50,8 @@ _FEW_ORDERS = (
 
 _UNMOVED = "nothing is claimed: every patch stays where it is; no differential privacy"
 
+_FITTING = "natural patches fit together, so a solver may still recover the order"
+
 _TOGETHER = (
     "two patches of one image are in one output more often than patches of two images, and every round shows this again"
 )
@@ -112,11 +114,13 @@ def batch_shuffle(
     A batch has B ≥ 2 images of N ≥ 1 patches (`tokens`). K = `kept` patches, 0 to N, stay with their image; the others
     are dealt out over the batch. `variant` says where the patches are put (see `variants`). Quantities of the
     certificate: `log10_permutations` is −log10 of the best guess's probability, which is Eq. 7 if patches are not kept
-    in place. `log10_target_share` is log10 of the probability that a shuffled image equals its original.
+    in place. `log10_target_share` is log10 of the probability that a shuffled image equals its original, and
+    `log10_outcomes` that of the number of distinct outcomes.
 
     `multiplicities` says how often each different patch of the batch occurs; these numbers m sum to N·B. With equal
-    patches, up to ∏m! orders give the same batch, so a guess is right up to ∏m! times as often, and
-    `log10_permutations` is reduced accordingly. None means that all patches differ. If no patch can move, the
+    patches, up to ∏m! orders give the same batch, so a guess is right, and an image equals its original, up to ∏m!
+    times as often. `log10_target_share` is raised accordingly, `log10_permutations` is reduced, and so is
+    `log10_outcomes`, which is then a lower bound. None means that all patches differ. If no patch can move, the
     certificate claims nothing.
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8; a union bound for equal patches. Proposition 2 of the paper
@@ -155,11 +159,19 @@ def batch_shuffle(
         f"image in its order{published[1]}"
     )
     statement, once = f"{permutations}; {REORDERING_NOT_DP}", "no two patches of the batch are equal"
+    guessed = f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {ten_to(worth)}"
+    posterior = NO_POSTERIOR if even else _UNEVEN[variant]
     if multiplicities is not None:
         _must_sum_to("tokens · batch", tokens * batch, multiplicities)
         alike, once = log10_orders_alike(multiplicities), _ONCE
         different = quantities["log10_permutations"] = max(0.0, worth - alike)
         if alike > 0:
+            quantities["log10_target_share"] = min(0.0, share + alike)
+            quantities["log10_target_permutations"] = different + quantities["log10_target_share"]
+            if "log10_outcomes" in quantities:
+                quantities["log10_outcomes"] = max(0.0, quantities["log10_outcomes"] - alike)
+            guessed = f"the best guess of what the batch looks like is right at most once in {ten_to(different)}"
+            posterior = _FITTING
             statement = (
                 f"at least {ten_to(different)} orders of the batch that look different: there are {permutations}, and "
                 f"up to {ten_to(alike, up=True)} give the same release, as patches are equal; {REORDERING_NOT_DP}"
@@ -174,10 +186,10 @@ def batch_shuffle(
             "tokens carry no position embedding",
             once,
             READ_AS[variant],
-            f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {ten_to(worth)}",
+            guessed,
             "Proposition 2, σ-privacy over all patches of the batch, is false as soon as a patch is kept",
             *((_TOGETHER,) if tokens > 1 and kept > 0 else ()),
-            *((NO_POSTERIOR if even else _UNEVEN[variant],) if worth > 0 else ()),
+            *((posterior,) if worth > 0 else ()),
         ),
         source="Yao et al., patch shuffling, Eq. 7, Eq. 8, Algorithm 2",
     )

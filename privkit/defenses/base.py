@@ -162,6 +162,7 @@ class Defense(Checked, ABC):
         published: whether the server learns `Release.weights`.
         keeps_positions: whether position t of a release holds position t of the clients' smashed data. Stages with the
             effect "permutes" need not declare it.
+        keeps_zeros: whether zeros at a position (a token or patch) stay zeros, for a defense that maps smashed data.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its ratio.
         storages: names of the parts into which the defense splits a release; empty if the release stays whole.
         parts_by: whether a part consists of channels or of places.
@@ -186,6 +187,7 @@ class Defense(Checked, ABC):
     frozen_block: FrozenBlock = False
     published: bool = True
     keeps_positions: ClassVar[bool] = True
+    keeps_zeros: ClassVar[bool] = False
     drawn: Drawn = "every_round"
     storages: tuple[str, ...] = ()
     parts_by: PartsBy = "channels"

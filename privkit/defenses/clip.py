@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.accountants.spec.sensitivity import Clamp
-from privkit.constraints import Positive
+from privkit.constraints import Magnitude
 from privkit.defenses import noise
 from privkit.defenses.base import Effect, OnSmashed, Place
 from privkit.defenses.receipts import NOT_DP, Nothing
@@ -34,7 +34,7 @@ class Clip(OnSmashed[Nothing]):
     name: ClassVar[str] = "clip"
     effects: ClassVar[frozenset[Effect]] = frozenset({"clips"})
 
-    bound: Positive = 1.0
+    bound: Magnitude = 1.0
     clip_by: noise.ClipBy = "coordinate"
     place: Place = "client"
 

@@ -61,12 +61,41 @@ class ChainReceipt(Receipt):
     @property
     def payload_share(self) -> float | None:
         """Share of its smashed data that a client sends after the masks that it applies itself, in [0, 1]."""
-        shares = [step.receipt.payload_share for step in self.steps if by_clients(step.stage)]
-        known = [share for share in shares if share is not None]
-        total = 1.0
-        for share in known:
-            total *= share
-        return total if known else None
+        return _sent_share(self.steps)
+
+
+def _sent_share(steps: Sequence[StageReceipt]) -> float | None:
+    """Share of its smashed data that a client sends after a chain's stages; None if no stage of the clients says so.
+
+    Masks leave out positions, and a projection leaves out features of each position. Noise, a shift or a general map
+    fills what stages before it left out, so that all of it must be sent.
+    """
+    places, features, known = 1.0, 1.0, False
+    for step in steps:
+        stage, share = step.stage, step.receipt.payload_share
+        effects = stage.effects or frozenset()
+        if (by_clients(stage) or noised_by_clients(stage)) and _fills(stage):
+            places = features = 1.0
+        if share is None or not by_clients(stage):
+            continue
+        known = True
+        if effects == {"maps"}:
+            features = share  # a map fills the features that a projection before it left out
+        else:
+            places *= share
+    return places * features if known else None
+
+
+def _fills(stage: Defense) -> bool:
+    effects = stage.effects or frozenset()
+    if "mixes" in effects and "noises" in effects:
+        return noised_by_clients(stage)  # otherwise the noise is added to the mixture
+    return bool(effects & {"noises", "scales", "maps"}) and not stage.keeps_zeros
+
+
+def noised_by_clients(stage: Defense) -> bool:
+    """Whether the clients add the noise of a stage that mixes; then the mixer or the server only mixes."""
+    return getattr(stage, "site", "") == "client"
 
 
 def by_clients(stage: Defense) -> bool:
@@ -106,6 +135,11 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
         quantities = {**made.quantities, **quantities}
         if made.kind == "differential_privacy":
             quantities = {f"{made.covers}_epsilon": made.epsilon, **quantities}
+    if sum("positions_seen" in made.quantities for made in earlier) > 1:
+        quantities.pop("positions_seen")  # that of one stage, and what several masks show together is not derived
+    if "payload_share" in quantities:
+        sent = _sent_share(steps)
+        quantities["payload_share"] = 1.0 if sent is None else sent
     splits = [number for number, step in enumerate(steps) if "splits" in (step.stage.effects or ())]
     split = next((number for number in splits if not is_own(steps[number].stage)), None)  # a user's count is unmeasured
     if split is not None and main.kind == "differential_privacy" and main.covers == "release":

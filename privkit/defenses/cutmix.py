@@ -169,8 +169,9 @@ class VanillaCutMix(RandomCutMix):
     """CutMix of k clients' smashed data with boxes; nothing is proven.
 
     A random client fills the background, a second client a box, and each further client a box inside the previous one.
-    For k = 2 this is CutMix. Every position belongs to one client, and the clients' shares follow the Dirichlet law up
-    to rounding to whole positions. Labels are mixed by the shares of positions that each client fills.
+    For k = 2 this is CutMix. Every position belongs to one client. For k = 2, the clients' shares follow the Dirichlet
+    law up to rounding to whole positions. For k ≥ 3 they differ more, since a box is never wider than the previous one
+    (see `masks.nested_boxes`). Labels are mixed by the shares of positions that each client fills.
 
     Attributes:
         patch: side in pixels of one position of a feature map or an image; 1 cuts between any two pixels. Unused for

@@ -20,7 +20,8 @@ class RandomCutout(Defense):
 
     Attributes:
         payload: share of positions that are kept and sent, in [0, 1], rounded to whole positions.
-        stationary: whether a client has the same mask in every round.
+        stationary: whether a client has the same mask in every round. At the mixer or server, all messages have one
+            mask, since mixing gives a message to other clients in every round.
         mask_seed: seed of stationary masks; fresh masks come from the round's generator.
         level: what is masked: "smashed" data, or images at the "input".
         place: the party that masks: "client", "mixer" or "server". A server masks data that it has already seen.
@@ -70,8 +71,9 @@ class RandomCutout(Defense):
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
         if self.stationary:  # drawn on the CPU, so that a seed means the same masks on every device
-            masks = self.masks(smashed.new_empty(smashed.shape, device="meta"), Generator().manual_seed(self.mask_seed))
-            masks = masks.to(smashed.device)
+            rows = (smashed if self.place == "client" else smashed[:1]).to("meta")
+            masks = self.masks(rows, Generator().manual_seed(self.mask_seed)).to(smashed.device)
+            masks = masks.expand(len(smashed), -1)
         else:
             masks = self.masks(smashed, generator)
         # Not a product: 0·x has the sign of x, and is NaN if x overflowed.
@@ -88,6 +90,7 @@ class RandomCutout(Defense):
             ),
             masks=masks,
             stationary=self.stationary,
+            masked_by=self.place,
         )
         return release, receipt
 

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from privkit.constraints import Positive, Probability
+from privkit.constraints import Magnitude, Probability
 from privkit.defenses.base import Defense, Effect, OnSmashed, Place
 from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import NOT_DP, Nothing
@@ -316,12 +316,13 @@ class Scaling(Denoising):
 
     name: ClassVar[str] = "scaling"
     effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
+    keeps_zeros: ClassVar[bool] = True
     setting: ClassVar[str] = "factor"
     receipt: ClassVar[Nothing] = Nothing(
         reason="scaled smashed data are divided by the factor again; no differential privacy"
     )
 
-    factor: Positive | _Automatic = 0.2
+    factor: Magnitude | _Automatic = 0.2
     place: Place = "server"
     variant: GradientVariant = "exact"
 

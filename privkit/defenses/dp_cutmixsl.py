@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise
 from privkit.accountants.spec.sensitivity import Clamp, OneHot
-from privkit.constraints import Count, Positive
+from privkit.constraints import Count, Magnitude
 from privkit.defenses import masks, mixing, noise
 from privkit.defenses.base import Defense, Drawn, Effect, Level, Place, Release
 from privkit.defenses.charge import Mixing, Noised, equal_counts
@@ -104,9 +104,9 @@ class DpSl(_BoundedNoise):
 
     name: ClassVar[str] = "dp_sl"
 
-    sigma: Positive = 16 / 255
-    sigma_labels: Positive | None = 16 / 255
-    bound: Positive | None = 0.15
+    sigma: Magnitude = 16 / 255
+    sigma_labels: Magnitude | None = 16 / 255
+    bound: Magnitude | None = 0.15
     signed: bool = False
     place: Place = "client"
     at_inference: bool = True
@@ -217,9 +217,9 @@ class DpMixSl(_MixedNoise):
 
     group: Count = 2
     concentration: mixing.Concentration = 2.0
-    sigma: Positive = 16 / 255
-    sigma_labels: Positive | None = 16 / 255
-    bound: Positive | None = 0.15
+    sigma: Magnitude = 16 / 255
+    sigma_labels: Magnitude | None = 16 / 255
+    bound: Magnitude | None = 0.15
     signed: bool = False
     site: _Site = "mixer"
     place: Literal["mixer", "server"] = "mixer"
@@ -269,9 +269,9 @@ class DpCutMixSl(_MixedNoise):
 
     group: Count = 2
     concentration: mixing.Concentration = 2.0
-    sigma: Positive = 16 / 255
-    sigma_labels: Positive | None = 16 / 255
-    bound: Positive | None = 0.15
+    sigma: Magnitude = 16 / 255
+    sigma_labels: Magnitude | None = 16 / 255
+    bound: Magnitude | None = 0.15
     signed: bool = False
     site: _Site = "client"
     place: Literal["mixer", "server"] = "mixer"

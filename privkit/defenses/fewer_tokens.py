@@ -93,6 +93,7 @@ class TokenMerging(OnSmashed[Nothing]):
 
     name: ClassVar[str] = "token_merging"
     effects: ClassVar[frozenset[Effect]] = frozenset({"maps", "shortens"})
+    keeps_zeros: ClassVar[bool] = True
     keeps_positions: ClassVar[bool] = False
 
     keep: Fraction = 0.5

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants.spec.parts import UNMIXED, Noise
 from privkit.accountants.spec.sensitivity import Known
-from privkit.constraints import Positive
+from privkit.constraints import Magnitude
 from privkit.defenses.base import Effect, FrozenBlock, OnSmashed
 from privkit.defenses.charge import Noised
 from privkit.defenses.none import require_messages
@@ -39,8 +39,8 @@ class GradPerturb(OnSmashed[Noised]):
     place = "server"
 
     law: Literal["gaussian", "laplace"] = "gaussian"
-    noise: Positive = 1e-3
-    clip: Positive | None = None
+    noise: Magnitude = 1e-3
+    clip: Magnitude | None = None
     frozen_block: FrozenBlock = False
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Noised]:

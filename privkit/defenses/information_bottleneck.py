@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Ge, Le
 from torch import Tensor
 
-from privkit.constraints import NonNegative, Positive
+from privkit.constraints import Magnitude, NonNegative
 from privkit.defenses.base import Effect
 from privkit.defenses.noise import AddedNoise, widened
 
@@ -45,10 +46,10 @@ class InformationBottleneck(AddedNoise):
     noise_in_place = False
 
     weight: NonNegative = 1e-3
-    sigma: Positive = 1.0
-    clip: Positive | None = None
+    sigma: Annotated[float, Ge(1e-30), Le(1e15)] = 1.0  # the divergence squares it, in float32
+    clip: Magnitude | None = None
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
         """The weight times the mean KL divergence over the records of each message, [M]."""
         h, variance = widened(smashed).flatten(2), self.sigma * self.sigma
-        return self.weight * (h.square() + (variance - 1 - log(variance))).sum(2).mean(1) / 2
+        return self.weight * (h.square() + (variance - 1 - 2 * log(self.sigma))).sum(2).mean(1) / 2

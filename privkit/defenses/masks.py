@@ -90,10 +90,11 @@ def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -
     """Draw boxes of given areas in grids of rows × columns, each inside the previous one: bool [G, J, rows·columns].
 
     `areas` of J ≥ 1 boxes in each of G grids are float64 [G, J], shares of the grid in [0, 1], decreasing along J. A
-    box of area a is ⌈√a·rows⌉ high, and its width is chosen so that its area is nearest to a. So the box's number of
-    positions differs from a·rows·columns by at most half its height. Its place is uniform inside the previous box (or
-    in the grid, for the first box). The original Cutout lets boxes extend beyond the edge, which would make their areas
-    random.
+    box of area a is ⌈√a·rows⌉ high, and its width is chosen so that its area is nearest to a. So the first box's number
+    of positions differs from a·rows·columns by at most half its height. A further box is at most as wide as the
+    previous one, which may leave it smaller: on 8 × 8 positions, boxes of areas 0.7685 and 0.7656 have 48 and 42
+    positions, not 49. A box's place is uniform inside the previous box (or in the grid, for the first box). The
+    original Cutout lets boxes extend beyond the edge, which would make their areas random.
 
     Source: the bounding box (r_x, r_y, r_w, r_h) of DP-CutMixSL §3.B and CutMixSL appendix B, Eq. 9 and 10.
     """

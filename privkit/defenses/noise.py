@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from privkit.accountants.spec.parts import UNMIXED, Noise
 from privkit.accountants.spec.sensitivity import Ball, Clamp, ClipSet
-from privkit.constraints import Positive
+from privkit.constraints import Magnitude
 from privkit.defenses.base import Effect, OnSmashed, Place
 from privkit.defenses.charge import Noised
 
@@ -202,8 +202,8 @@ class GaussianNoise(AddedNoise):
     name: ClassVar[str] = "gaussian_noise"
     noise_fields: ClassVar[tuple[str, ...]] = ("sigma",)
 
-    sigma: Positive = 0.7
-    clip: Positive | None = 1.0
+    sigma: Magnitude = 0.7
+    clip: Magnitude | None = 1.0
     clip_by: ClipBy = "coordinate"
     place: Place = "client"
     at_inference: bool = True
@@ -233,8 +233,8 @@ class LaplaceNoise(AddedNoise):
     law = "laplace"
     noise_fields: ClassVar[tuple[str, ...]] = ("scale",)
 
-    scale: Positive = 0.7
-    clip: Positive | None = 1.0
+    scale: Magnitude = 0.7
+    clip: Magnitude | None = 1.0
     place: Place = "client"
     at_inference: bool = True
     noise_in_place: bool = False

@@ -49,6 +49,7 @@ class OrthogonalMap(OnSmashed[_Mapped]):
 
     name: ClassVar[str] = "orthogonal_map"
     effects: ClassVar[frozenset[Effect]] = frozenset({"maps"})
+    keeps_zeros: ClassVar[bool] = True
 
     keep: Fraction = 1.0
     secret: bool = True

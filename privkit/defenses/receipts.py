@@ -12,7 +12,7 @@ from privkit.accountants.shuffles import certificates
 from privkit.accountants.shuffles.permutations import log10_distinct_orderings, log10_orders_alike
 from privkit.accountants.shuffles.variants import Variant
 from privkit.accountants.spec.sensitivity import ClipSet
-from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
+from privkit.defenses.base import ONE_RELEASE, Place, Receipt, ReleaseCount
 from privkit.shared.certificate import Certificate
 from privkit.torch_utils.alike import multiplicities
 
@@ -43,25 +43,28 @@ class Nothing(Receipt):
     # which of T positions each of M messages kept, bool [M, T], or each of M·B images, [M·B, T]; None without masks
     masks: Tensor | None = None
     stationary: bool = False  # whether every round has the same masks
+    masked_by: Place = "client"  # who masks; what a mixer or server masks, clients have sent
 
     @property
     def payload_share(self) -> float | None:
-        return None if self.masks is None else self.masks.double().mean().item()
+        if self.masks is None:
+            return None
+        return self.masks.double().mean().item() if self.masked_by == "client" else 1.0
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """A certificate without a guarantee, with the reason and some quantities.
 
         If positions (tokens or patches) are masked, the quantity `positions_seen` is the expected share of a record's
-        positions that the server sees in the whole run. Fresh masks keep a position in an epoch with probability q =
-        `payload_share`, so this share is 1 − (1 − q)^epochs. For masks that are boxes it is an upper bound, because
-        boxes cover the middle more often.
+        positions that the server sees in the whole run. Fresh masks keep a position in an epoch with probability q, the
+        share of positions that they keep, so this share is 1 − (1 − q)^epochs. For masks that are boxes it is an upper
+        bound, because boxes cover the middle more often.
         """
         quantities, share = dict(self.quantities), self.payload_share
         if share is not None:
             quantities["payload_share"] = share
-        if share is not None and self.masks is not None:
-            seen = share if self.stationary else 1 - (1 - share) ** release_count.epochs
-            quantities["positions_seen"] = seen
+        if self.masks is not None:
+            kept = self.masks.double().mean().item()
+            quantities["positions_seen"] = kept if self.stationary else 1 - (1 - kept) ** release_count.epochs
         return Certificate(
             kind="nothing",
             statement=f"nothing is proven: {self.reason}",
@@ -177,7 +180,8 @@ class Mixed(Receipt):
 
         Its quantities are all in [0, 1]: `own_share`, the mean weight of a client in its mixture; `largest_ratio`, the
         largest weight; `payload_share`, the share of its smashed data that a client sends; and, with masks,
-        `positions_seen`, the expected share of a record's positions that the server sees in the whole run.
+        `positions_seen`, the expected share of a record's positions that the server sees in the whole run. If groups
+        never change and one of them is smaller, this is an upper bound.
         """
         taken = self.ratios[self.present]
         own, largest = taken.mean().item(), taken.max().item()

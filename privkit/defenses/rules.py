@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from privkit.accountants.spec.sensitivity import Clamp
 from privkit.defenses.base import Defense, Effect, is_own, stages_with
 from privkit.defenses.charge import Noised
+from privkit.defenses.compile import noised_by_clients
 from privkit.defenses.measured import contradiction
 from privkit.defenses.own_receipts import receipt_of_trial
 from privkit.defenses.receipts import Nothing
@@ -54,7 +55,7 @@ def _run(stages: Sequence[Defense]) -> Iterator[str]:
             )
         if second.level == "input" != first.level:
             yield f"{second.name} takes images, but {first.name} before it takes smashed data; put it first"
-        if second.place == "server" == first.place and _by_clients(second):
+        if second.place == "server" == first.place and noised_by_clients(second):
             yield f"{second.name}@server:site=client begins at the clients, so no stage at the server can precede it"
 
 
@@ -169,10 +170,5 @@ def _by_coordinate(stage: Defense) -> bool:
     return isinstance(receipt, Nothing) and isinstance(receipt.bound, Clamp)
 
 
-def _by_clients(stage: Defense) -> bool:
-    """Whether the clients add the noise of a stage; then the mixer or the server only mixes."""
-    return getattr(stage, "site", "") == "client"
-
-
 def _trusted(stage: Defense) -> bool:
-    return stage.place != "server" or _by_clients(stage)
+    return stage.place != "server" or noised_by_clients(stage)

@@ -204,7 +204,7 @@ def test_an_estimated_setting_is_trained_kept_and_left_out_of_noise_free_tests()
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("scaling:factor=0", "factor must be a finite number > 0, or auto, got 0"),
+        ("scaling:factor=0", "factor must be a finite number >= 1e-30"),
         ("masking:keep=1.5", "keep must be a finite number >= 0 and <= 1, or auto, got 1.5"),
         ("masking:variant=undone", "a mask has none"),
         ("scaling:variant=logits@client", "variant=logits is a step of the server, got place=client"),

@@ -8,10 +8,12 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
+from privkit.defenses.base import Defense
 from privkit.defenses.chain import Chain
 from privkit.defenses.clip import Clip
+from privkit.defenses.dp_cutmixsl import DpSl
 from privkit.defenses.information_bottleneck import InformationBottleneck
-from privkit.defenses.noise import GaussianNoise
+from privkit.defenses.noise import GaussianNoise, LaplaceNoise
 from privkit.defenses.rules import check_chain
 from privkit.parts.registry import parse
 from tests.small import generator
@@ -95,8 +97,23 @@ def test_it_stands_where_other_noise_of_each_coordinate_stands() -> None:
         check_chain([InformationBottleneck(), Clip(bound=1.0)])
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e30])
+@pytest.mark.parametrize("kind", [GaussianNoise, LaplaceNoise, InformationBottleneck, DpSl])
+def test_the_smallest_and_largest_settings_work(kind: type[Defense], size: float) -> None:
+    """A clip beyond float32 stopped the run after the training, and the square of a tiny σ had no logarithm."""
+    bound = "bound" if kind is DpSl else "clip"
+    scale = min(size, 1e15) if kind is InformationBottleneck else size
+    defense = kind(**{kind.noise_fields[0]: scale, bound: size})  # type: ignore[arg-type]
+    z, y = torch.rand(1, 50, 6, generator=generator()), torch.eye(2)[[0] * 50].unsqueeze(0)
+    release, receipt = defense.apply(z, y, generator())
+    penalty = defense.penalty(z, z, None)
+    assert release.smashed.isfinite().all()
+    assert penalty is None or penalty.isfinite()
+    assert receipt.certificate().epsilon > 0
+
+
 def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="sigma must be a finite number > 0, got 0"):
+    with pytest.raises(ValueError, match=r"sigma must be a finite number >= 1e-30 and <= 1e\+15, got 0"):
         InformationBottleneck(sigma=0)
     with pytest.raises(ValueError, match="weight must be a finite number >= 0, got -1"):
         replace(InformationBottleneck(), weight=-1)

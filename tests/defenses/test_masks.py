@@ -12,8 +12,11 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from privkit.defenses.base import ReleaseCount
+from privkit.defenses.chain import Chain
+from privkit.defenses.cutmix import Mixup, RandomCutMix
 from privkit.defenses.cutout import CutSmashed, RandomCutout, VanillaCutout
 from privkit.defenses.masks import box_grid, nested_boxes, positions, spread, uniform_permutations
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.receipts import Nothing
 from privkit.torch_utils.patches import patchify, unpatchify
 from tests.small import generator
@@ -100,6 +103,11 @@ def test_boxes_are_boxes_nested_and_of_their_area(areas: list[float], rows: int,
     assert abs(int(boxes[0].sum()) - area * rows * columns) <= ceil(area**0.5 * rows) / 2 + 1e-6
 
 
+def test_a_box_inside_another_may_be_too_small() -> None:
+    boxes = nested_boxes(torch.tensor([[0.7685, 0.7656]], dtype=torch.float64), 8, 8, generator())
+    assert boxes.sum(2).tolist() == [[48, 42]]  # as the docstring says
+
+
 def test_boxes_lie_anywhere_alike() -> None:
     boxes = nested_boxes(torch.full((8_000, 1), 4 / 16).double(), 4, 4, generator())  # 2×2, nine places
     first = boxes.squeeze(1).int().argmax(1).numpy()
@@ -160,6 +168,17 @@ def test_stationary_masks_stay_and_fresh_ones_do_not(cutout: RandomCutout) -> No
     assert len({tuple(row) for row in kept[0].tolist()}) > 1  # each client has its own
 
 
+def test_a_stationary_mask_of_mixed_messages_never_shows_what_it_drops() -> None:
+    """Each message had its own mask, and grouping moved clients from message to message."""
+    z, y = torch.ones(4, 1, 16, 1), torch.eye(2).expand(4, 1, 2, 2)[..., 0, :]
+    chain = Chain(stages=(Mixup(), RandomCutout(place="mixer", stationary=True)))
+    seen = torch.zeros(4, 16, dtype=torch.bool)
+    for order in ((0, 1, 2, 3), (2, 3, 0, 1), (1, 2, 3, 0)):
+        release, receipt = chain.apply(z[list(order)].view(2, 2, 1, 16, 1), y.view(2, 2, 1, 2), generator())
+        seen[list(order)] |= (release.smashed != 0).view(2, 1, 16).expand(2, 2, 16).reshape(4, 16)
+    assert seen.double().mean() == receipt.certificate(ReleaseCount(epochs=3)).quantities["positions_seen"]
+
+
 def test_kept_cells_are_uniform() -> None:
     _, receipt = RandomCutout(payload=0.5).apply(torch.zeros(12_000, 1, 4, 1), torch.zeros(12_000, 1), generator())
     pairs = kept_by(receipt).int().numpy() @ np.array([8, 4, 2, 1])
@@ -207,6 +226,22 @@ def test_positions_seen_is_what_fresh_masks_show() -> None:
     expected = receipt.certificate(ReleaseCount(epochs=4)).quantities["positions_seen"]
     shares = seen.double().mean(1)
     assert abs(shares.mean().item() - expected) < 4.5 * shares.std().item() / 500**0.5
+
+
+def test_a_chain_of_masks_reports_what_all_of_them_leave() -> None:
+    """The share of positions was that of the first mask, although the second left out more."""
+    z, y = torch.rand(2, 2, 16, 3), torch.eye(2).expand(2, 2, 2)
+    for second in (RandomCutout(stationary=True), RandomCutMix(concentration=float("inf"))):
+        chain = Chain(stages=(RandomCutout(), second))
+        grouped = (z, y) if second.group == 1 else (z.unsqueeze(0), y.unsqueeze(0))
+        receipt = chain.apply(*grouped, generator())[1]
+        quantities = receipt.certificate(ReleaseCount(epochs=4)).quantities
+        assert (quantities["payload_share"], receipt.payload_share) == (0.25, 0.25)
+        assert "positions_seen" not in quantities
+    late = Chain(stages=(GaussianNoise(), RandomCutout(place="mixer"))).apply(z, y, generator())[1].certificate()
+    assert (late.quantities["payload_share"], late.quantities["positions_seen"]) == (1, 0.5)
+    alone = RandomCutout(place="mixer").apply(z, y, generator())[1].certificate()
+    assert alone.quantities == {"payload_share": 1, "positions_seen": 0.5}  # clients send all to the mixer
 
 
 @named

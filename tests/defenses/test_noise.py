@@ -351,9 +351,11 @@ def test_feature_maps_vectors_and_images_pass() -> None:
 @pytest.mark.parametrize(
     ("kind", "given", "said"),
     [
-        (GaussianNoise, {"sigma": 0.0}, "sigma must be a finite number > 0, got 0.0"),
+        (GaussianNoise, {"sigma": 0.0}, r"sigma must be a finite number >= 1e-30 and <= 1e\+30, got 0.0"),
         (GaussianNoise, {"sigma": float("nan")}, "sigma must be"),
-        (GaussianNoise, {"clip": -1.0}, "clip must be a finite number > 0, or left out, got -1.0"),
+        (GaussianNoise, {"sigma": 1e39}, "sigma must be"),  # beyond float32: noise was infinite, and ε 0
+        (LaplaceNoise, {"clip": 1e300}, "clip must be"),
+        (GaussianNoise, {"clip": -1.0}, r"clip must be a finite number >= 1e-30 and <= 1e\+30, or left out, got -1.0"),
         (GaussianNoise, {"clip_by": "batch"}, "clip_by must be one of coordinate, image, got 'batch'"),
         (GaussianNoise, {"place": "nobody"}, "place must be one of client, mixer, server"),
         (LaplaceNoise, {"scale": -0.1}, "scale must be"),

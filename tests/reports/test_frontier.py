@@ -227,7 +227,7 @@ def test_a_defense_is_varied_under_its_own_protocol() -> None:
         ("gaussian_noise", "sgima=1,2", "did you mean 'sigma'"),
         ("gaussian_noise", "sigma=1", "at least two values"),
         ("gaussian_noise", "sigma", "such as sigma=.1,.3"),
-        ("gaussian_noise", "sigma=1,-1", "sigma must be a finite number > 0"),
+        ("gaussian_noise", "sigma=1,-1", "sigma must be a finite number >= 1e-30"),
         ("masking@client+masking@server", "keep=.1,.2", "both have an option keep"),
         ("gaussian_noise:sigma=9", "sigma=.1,.2", "gaussian_noise:sigma=9.0 and --vary sigma=.1,.2 both set sigma"),
     ],

@@ -9,7 +9,10 @@ from privkit.defenses.chain import Chain
 from privkit.defenses.cutmix import RandomCutMix
 from privkit.defenses.cutout import RandomCutout
 from privkit.defenses.dp_cutmixsl import DpCutMixSl
+from privkit.defenses.fedpass import FedPass
+from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
+from privkit.defenses.orthogonal import OrthogonalMap
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.shared.costs import Costs
 from privkit.training import SplitProtocol, TrainingSpec
@@ -37,7 +40,14 @@ ALL = counted().bytes_up
         (Chain(stages=(PatchShuffle(), RandomCutout(place="server"))), 1, 0),
         (Chain(stages=(RandomCutMix(concentration=INF), RandomCutout(place="mixer"))), 0.5, 8),
         (Chain(stages=(RandomCutout(), RandomCutMix(concentration=INF))), 0.25, 8),
-        (Chain(stages=(RandomCutout(), DpCutMixSl(concentration=INF))), 0.25, 8),
+        (Chain(stages=(RandomCutout(), DpCutMixSl(concentration=INF, site="mixer"))), 0.25, 8),
+        (Chain(stages=(RandomCutout(), DpCutMixSl(concentration=INF))), 0.5, 8),  # its noise fills what was cut
+        (Chain(stages=(RandomCutout(), GaussianNoise())), 1, 8),
+        (Chain(stages=(RandomCutout(), GaussianNoise(place="mixer"))), 0.5, 8),
+        (Chain(stages=(RandomCutout(), FedPass())), 1, 8),
+        (Chain(stages=(RandomCutout(), OrthogonalMap(keep=0.5))), 0.25, 8),
+        (Chain(stages=(OrthogonalMap(keep=0.25), OrthogonalMap(keep=0.5))), 0.5, 0),
+        (Chain(stages=(OrthogonalMap(keep=0.25), GaussianNoise())), 1, 0),
         (DpCutMixSl(place="server", site="mixer"), 1, 0),
     ],
 )

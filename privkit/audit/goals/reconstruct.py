@@ -206,12 +206,13 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
         return {}, ""
     batch, quantities = context.config.training.batch_size, context.certificate.quantities
     outcomes = quantities.get("log10_outcomes")
+    alike = max(receipt.log10_alike for receipt in context.recording.receipts)  # the certificate's lower bound lacks it
     found = arrangement_scores(
         guess.source.to(truth.device),
         truth,
         batch=batch,
         kinds=equal_tokens(torch.cat([view.smashed for view in context.recording.views[: len(receipts)]]), batch),
-        most_bits=None if outcomes is None else outcomes * log2(10),
+        most_bits=None if outcomes is None else (outcomes + alike) * log2(10),
     )
     measured = {"direct": found.direct, "neighbor": found.neighbor, "membership": found.membership}
     accuracies = {name: accuracy for name, accuracy in measured.items() if accuracy is not None}

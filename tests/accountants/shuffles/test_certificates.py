@@ -1,7 +1,7 @@
 """What a permutation hides: total variation, odds of intersections, certificates."""
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from fractions import Fraction
 from itertools import permutations
 from math import inf, log10
@@ -116,6 +116,23 @@ def test_equal_patches_are_counted_once(word: list[int]) -> None:
     assert counts.log10_distinct_orderings(multiplicities) == pytest.approx(log10(expected), abs=1e-12)
     certificate = certificates.patch_shuffle(tokens=len(word), multiplicities=multiplicities)
     assert certificate.quantities["log10_permutations"] == pytest.approx(log10(expected), abs=1e-12)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equal_patches_of_a_batch_weaken_every_number(variant: Variant) -> None:
+    """Only the best guess was corrected: the target's probability and the outcomes were those of different patches."""
+    word = (0, 0, 1, 0, 0, 2)
+    seen: dict[tuple[int, ...], Fraction] = defaultdict(Fraction)
+    for outcome, odds in law(3, 2, 1, variant).items():
+        seen[tuple(word[token] for row in outcome for token in row)] += odds
+    certificate = certificates.batch_shuffle(tokens=3, batch=2, kept=1, variant=variant, multiplicities=[4, 1, 1])
+    found = certificate.quantities
+    target = log10(sum(odds for release, odds in seen.items() if release[:3] == word[:3]))
+    assert found["log10_permutations"] <= -log10(max(seen.values())) + 1e-12
+    assert found["log10_target_share"] >= target - 1e-12
+    assert found["log10_target_permutations"] <= found["log10_permutations"]
+    assert found["log10_outcomes"] <= log10(len(seen))
+    assert not any("equally likely" in sentence for sentence in certificate.assumptions)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
