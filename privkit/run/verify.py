@@ -99,7 +99,7 @@ def examine(run: Path) -> _Examination:
         if manifest is None:
             raise RunFolderError(f"{run} is not a run folder: it has no manifest.json")
     except RunFolderError as error:
-        if isinstance(error, OtherVersionRun) or not (home / "manifest.json").exists():
+        if isinstance(error, OtherVersionRun) or not os.path.lexists(home / "manifest.json"):
             raise
         examination.reads(home / "manifest.json", error, "restore it from a copy, or name another folder with --out")
     rows = dict(_cells(examination, manifest))
