@@ -154,15 +154,15 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
     seeds = {row.seed for row in own if row.status == "done"}
     others = [row for row in bare_rows(rows, own[0].protocol) if sound(row) and row.seed in seeds]
     bare = None if undefended(own[0].defense) else _most(others)
-    beside = f" (undefended: {_count(bare.count)} by {bare.attack})" if bare else ""
+    beside = f" (undefended: {_count(bare.number)} by {bare.attack})" if bare else ""
     where = "" if all(one.uncontrolled for one in verdicts) else " from what crosses the wire"
     who = ", by an adversary who has them" if hold_attacked(own[0].auxiliary, own[0].attacked) else ""
     mean = " on average" if found.differ else ""
-    return f"{_count(found.count)} of {found.of} are identified{mean}{where}{by}{who}{beside}"
+    return f"{_count(found.number)} of {found.of} are identified{mean}{where}{by}{who}{beside}"
 
 
 class _Most(NamedTuple):
-    count: float  # number of records that an attack identifies, a mean over seeds
+    number: float  # number of records that an attack identifies, a mean over seeds
     of: int  # number of attacked records
     attack: str  # the attack, without its options
     differ: bool  # whether seeds have other numbers

@@ -263,9 +263,8 @@ def registry_places(
         if not peers:
             continue
         share, unsure = one.identified.value, "not_shown" in one.outcomes
-        attacks, tried, failed = (one.attack,), True, ()
-        if rows is not None:
-            attacks, tried, failed = _mounted_by(rows, one.defense, one.threat_model)
+        found = ((one.attack,), True, ()) if rows is None else _mounted_by(rows, one.defense, one.threat_model)
+        attacks, tried, failed = found
         ranked = peers if tried else []
         made.append(
             RegistryPlace(
