@@ -144,7 +144,9 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
         places = {row.cell: line for row, line in zip(rows, lines, strict=True)}
         for check in verdict.checks:
             if check.kind == "gate" and check.cell in places:
-                places[check.cell][f"gate_{check.name}"] = check.met
+                line, column = places[check.cell], f"gate_{check.name}"
+                met = [line[column], check.met] if column in line else [check.met]
+                line[column] = False if False in met else None if None in met else True
         lines += [cell.model_dump() for cell in verdict.cells if cell.status == "missing"]
     return flat_csv(lines)
 

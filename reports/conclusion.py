@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from privkit.reports.schema import Frozen, Metric, Row
 from privkit.reports.strongest import (
@@ -150,42 +150,68 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
     found = _most([row for row in own if row.threat_model in within and (sound(row) or row.attack in told)])
     if found is None:
         return ""
-    count, of, attack = found
-    by = "" if attack in {without_options(one) for one in told} else f" by {attack}"
-    others = [row for row in bare_rows(rows, own[0].protocol) if sound(row)]
+    by = "" if found.attack in {without_options(one) for one in told} else f" by {found.attack}"
+    seeds = {row.seed for row in own if row.status == "done"}
+    others = [row for row in bare_rows(rows, own[0].protocol) if sound(row) and row.seed in seeds]
     bare = None if undefended(own[0].defense) else _most(others)
-    beside = f" (undefended: {bare[0]:.0f} by {bare[2]})" if bare else ""
+    beside = f" (undefended: {_count(bare.number)} by {bare.attack})" if bare else ""
     where = "" if all(one.uncontrolled for one in verdicts) else " from what crosses the wire"
     who = ", by an adversary who has them" if hold_attacked(own[0].auxiliary, own[0].attacked) else ""
-    return f"{count:.0f} of {of} are identified{where}{by}{who}{beside}"
+    mean = " on average" if found.differ else ""
+    return f"{_count(found.number)} of {found.of} are identified{mean}{where}{by}{who}{beside}"
 
 
-def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
+class _Most(NamedTuple):
+    number: float  # number of records that an attack identifies, a mean over seeds
+    of: int  # number of attacked records
+    attack: str  # the attack, without its options
+    differ: bool  # whether seeds have other numbers
+
+
+def _count(mean: float) -> str:
+    """A mean number of records: with one decimal, unless it is whole up to rounding.
+
+    >>> _count(50.0), _count(49 + 2 / 3)
+    ('50', '49.7')
+    """
+    return f"{mean:.0f}" if abs(mean - round(mean)) < 1e-6 else f"{mean:.1f}"
+
+
+def _most(rows: Sequence[Row]) -> _Most | None:
     found: dict[str, list[Metric]] = {}
     starts: set[str] = set()
     for row in rows:
         if (share := most_identified(row)) is not None and row.attack not in CONSTANT_ATTACKS:
             found.setdefault(row.attack, []).append(share)
             starts |= {row.attack} if row.recovered.get("unaligned", {}).get(IDENTIFIED.name) != share else set()
-    counts = {attack: sum(one.value * one.n for one in each) / len(each) for attack, each in found.items()}
-    best = max(counts, key=lambda attack: counts[attack], default="")
-    return (counts[best], found[best][0].n, f"{without_options(best)}{BEFORE * (best in starts)}") if best else None
+    if not found:
+        return None
+    counts = {attack: [one.value * one.n for one in each] for attack, each in found.items()}
+    means = {attack: sum(each) / len(each) for attack, each in counts.items()}
+    best = max(means, key=lambda attack: means[attack])
+    named = f"{without_options(best)}{BEFORE * (best in starts)}"
+    return _Most(means[best], found[best][0].n, named, len(set(counts[best])) > 1)
 
 
 def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
-    after, before = _accuracy(own), _accuracy(bare_rows(rows, own[0].protocol))
-    if after is None:
+    after, before = _accuracies(own), _accuracies(bare_rows(rows, own[0].protocol))
+    if not after:
         return ""
-    if before is None or undefended(own[0].defense):
-        return f"; accuracy is {after:.2f}"
-    if round(after, 2) >= round(before, 2):
-        return f"; accuracy is {after:.2f} (undefended: {before:.2f})"
-    return f", and accuracy falls from {before:.2f} to {after:.2f}"
+    shared = after.keys() & before.keys()  # the defense or the undefended model may have ended in an error at a seed
+    if not shared or undefended(own[0].defense):
+        return f"; accuracy is {_mean(after, after):.2f}"
+    now, then = _mean(after, shared), _mean(before, shared)
+    if round(now, 2) >= round(then, 2):
+        return f"; accuracy is {now:.2f} (undefended: {then:.2f})"
+    return f", and accuracy falls from {then:.2f} to {now:.2f}"
 
 
-def _accuracy(rows: Sequence[Row]) -> float | None:
-    seeds = {row.seed: row.accuracy.value for row in rows if row.accuracy is not None}
-    return sum(seeds.values()) / len(seeds) if seeds else None
+def _accuracies(rows: Sequence[Row]) -> dict[int, float]:
+    return {row.seed: row.accuracy.value for row in rows if row.accuracy is not None}
+
+
+def _mean(values: Mapping[int, float], seeds: Collection[int]) -> float:
+    return sum(values[seed] for seed in seeds) / len(seeds)
 
 
 def _models(verdicts: Sequence[ThreatVerdict]) -> str:

@@ -32,7 +32,7 @@ from privkit.reports.origins import mixture
 from privkit.reports.page import label
 from privkit.reports.schema import Manifest, Provenance, Row
 from privkit.reports.sections import by_defense, made_of
-from privkit.reports.strongest import BEFORE, began, identified_share, undefended, without_options
+from privkit.reports.strongest import BEFORE, began, counted, identified_share, undefended, without_options
 from privkit.reports.tables import interval
 from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import Verdict
@@ -73,7 +73,8 @@ def evidence(
     verdicts by threat model. `records` maps paths of the run's files to their SHA-256."""
     groups = by_defense(rows)
     defenses = [defense for defense in groups if not undefended(defense)] or list(groups)
-    judged = [_measured(one, model, rows) for one in threats for model in THREAT_MODELS if model == one.threat_model]
+    guesses = [counted(row) for row in rows]  # conclusions count by themselves
+    judged = [_measured(one, model, guesses) for one in threats for model in THREAT_MODELS if model == one.threat_model]
     measured = [one for one in judged if one.identified or one.outcome not in _UNMEASURED]
     answers = [_answer(row) for row in rows if "auc" in row.answers]
     claims = [claim for defense in defenses for claim in _claims(groups[defense])]
@@ -215,7 +216,8 @@ def _answer(row: Row) -> Answer:
 
 
 def _claims(rows: Sequence[Row]) -> list[Claim]:
-    groups = grouped((row for row in rows if row.certificate), lambda row: repr(row.certificate)).values()
+    done = [row for row in rows if row.status == "done"] or rows  # other rows' claims may count passes that nobody sent
+    groups = grouped((row for row in done if row.certificate), lambda row: repr(row.certificate)).values()
     failed = (check for row in rows for check in row.checks if check.name in (CLAIM, DECLARATION))
     against = tuple(dict.fromkeys(check.detail for check in failed if check.passed is False))
     unknown = Certificate(kind="nothing", statement="no row records what is claimed")

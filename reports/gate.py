@@ -261,7 +261,8 @@ def _known(gate: str, column: str) -> str:
 def _must_be_in_range(gate: Gate) -> None:
     """Raise `GateError` for a bound that all of a column's numbers meet or miss, such as a share in percent."""
     low, high = MEASURES[gate.measure].within if gate.measure in MEASURES else UNBOUNDED
-    if not low <= gate.bound <= high:
+    low = 0.5 if gate.column.startswith("auc") else low  # an AUC below 1/2 counts as 1 − AUC
+    if not low <= gate.bound <= high or (gate.comparison, gate.bound) in (("<", low), (">", high)):
         percent = f", such as {gate.bound / 100:g} for {gate.bound:g} %" if high == 1 < gate.bound <= 100 else ""
         raise GateError(
             f"the gate {gate} decides nothing, since {gate.column} lies in {low:g} to {high:g}; write a bound in this "

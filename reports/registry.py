@@ -98,14 +98,21 @@ class RegistryPlace(Frozen):
     # whether one of these attacks needs exactly this adversary; if a weaker adversary could mount them all, the setting
     # gets no place
     tried: bool = True
+    failed: tuple[str, ...] = ()  # attacks that need exactly this adversary, gave numbers, and failed their controls
     named: int = 0  # number of attacks on which the measurements of the other settings rest
+
+    @property
+    def untried(self) -> str:
+        """Why the setting has no place, in a few words; only for a setting without one."""
+        control = "its control" if len(self.failed) == 1 else "their controls"
+        return f"no sound attack ({', '.join(self.failed)} failed {control})" if self.failed else "not tried here"
 
     @property
     def sentence(self) -> str:
         """The setting's place among the registered settings, in words."""
         who, rest = threat_name(self.setting.threat_model), f"the registry's rows on {self.named}"
         if not self.tried:
-            return f"{who}: not tried here on {self.setting.defense}; {rest} attack{'s' * (self.named != 1)}"
+            return f"{who}: {self.untried} on {self.setting.defense}; {rest} attack{'s' * (self.named != 1)}"
         basis = f"; this place rests on {len(self.mounted)} attack{'s' * (len(self.mounted) != 1)}, {rest}"
         if "not_shown" in self.setting.outcomes:
             least = f"gives away no less than {self.less.named}, and " if self.less else ""
@@ -228,11 +235,15 @@ def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
     return min(gains) >= 0 and max(gains) > 0
 
 
-def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
-    """Attacks within a threat model that passed their controls, and whether one needs exactly this threat model."""
-    found = [row for row in rows if row.defense == defense and sound(row) and identified_share(row.recovered)]
+def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool, tuple[str, ...]]:
+    """Attacks within a threat model that passed their controls, whether one of them needs exactly this threat model,
+    and the attacks that need exactly this threat model and failed their controls."""
+    found = [row for row in rows if row.defense == defense and identified_share(row.recovered)]
     within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
-    return tuple(dict.fromkeys(row.attack for row in within)), any(row.threat_model == model for row in within)
+    passed = [row for row in within if sound(row)]
+    failed = dict.fromkeys(row.attack for row in within if row.threat_model == model and not sound(row))
+    exactly = any(row.threat_model == model for row in passed)
+    return tuple(dict.fromkeys(row.attack for row in passed)), exactly, tuple(failed)
 
 
 def registry_places(
@@ -252,7 +263,8 @@ def registry_places(
         if not peers:
             continue
         share, unsure = one.identified.value, "not_shown" in one.outcomes
-        attacks, tried = ((one.attack,), True) if rows is None else _mounted_by(rows, one.defense, one.threat_model)
+        found = ((one.attack,), True, ()) if rows is None else _mounted_by(rows, one.defense, one.threat_model)
+        attacks, tried, failed = found
         ranked = peers if tried else []
         made.append(
             RegistryPlace(
@@ -263,6 +275,7 @@ def registry_places(
                 better=tuple(sorted((p for p in ranked if dominates(p, one)), key=_share)),
                 mounted=attacks,
                 tried=tried,
+                failed=failed,
                 named=len({p.attack for p in peers}),
                 registered=next((other for other in same if other.defense == one.defense), None),
             )
@@ -296,7 +309,7 @@ def place_table(places: Sequence[RegistryPlace]) -> Table:
         (
             one.setting.defense,
             threat_name(one.setting.threat_model),
-            one.setting.attack if one.tried else "not tried here",
+            one.setting.attack if one.tried else one.untried,
             interval(one.setting.identified, 2) if one.tried else UNKNOWN,
             f"{one.setting.accuracy:.2f}",
             one.more.named if one.more else UNKNOWN,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -113,10 +114,14 @@ def _read(given: Path | str | AuditRun) -> _Run:
 
 
 def _same_data(a: _Run, b: _Run) -> None:
-    hashes = [{(row.seed, part): row.provenance.data.get(part) for row in run.rows for part in _DATA} for run in (a, b)]
+    known = [[row for row in run.rows if row.provenance.data] for run in (a, b)]  # a row of a lost worker has no data
+    hashes: list[dict[tuple[int, str], set[str | None]]] = [{}, {}]
+    for found, rows in zip(hashes, known, strict=True):
+        for row, part in product(rows, _DATA):
+            found.setdefault((row.seed, part), set()).add(row.provenance.data.get(part))
     common = hashes[0].keys() & hashes[1].keys()
     if not common:
-        seeds = [", ".join(map(str, sorted({row.seed for row in run.rows}))) or "none" for run in (a, b)]
+        seeds = [", ".join(map(str, sorted({row.seed for row in rows}))) or "none" for rows in known]
         raise UsageError(f"no seed in common ({seeds[0]} in A, {seeds[1]} in B); compare runs of one seed")
     other = sorted((seed, part) for seed, part in common if hashes[0][seed, part] != hashes[1][seed, part])
     if other:

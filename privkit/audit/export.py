@@ -13,20 +13,24 @@ from torch import nn
 from privkit.accountants.spec.records import to_json
 from privkit.audit.assembled import assemble
 from privkit.audit.defended import defended_model
-from privkit.audit.seed_data import prepare
+from privkit.audit.seed_data import SeedData, prepare
 from privkit.audit.standing import certified, fewest_orders
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import RunFolderError, UsageError, unknown
+from privkit.files import observed
 from privkit.files.paths import root
 from privkit.files.storage import packed
 from privkit.parts.registry import parse
 from privkit.recording.read import Recording
 from privkit.recording.write import write_recording
+from privkit.reports.origins import differences
 from privkit.run.folder import RunFolder
 from privkit.run.plan import Cell, plan
 from privkit.run.progress import Progress
+from privkit.run.provenance import ingredients
 from privkit.run.records import TRAINED, read_manifest
+from privkit.run.sources import as_it_is_now
 from privkit.settings.config import AuditConfig
 from privkit.settings.resolve import resolve
 from privkit.shared.own_records import hold_attacked
@@ -74,7 +78,9 @@ def export(
 
 
 def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, passes: int) -> Recording:
+    observed.begin()
     seed_data = prepare(config, cell.seed, torch.device("cpu"))
+    _must_be_unchanged(config, cell, home, seed_data)
     domain, classes = seed_data.splits.domain, seed_data.splits.classes
     model = defended_model(config, cell, seed_data, home, Progress(), lambda text: None)
     edge, batch, victims = model.edge, config.training.batch_size, seed_data.victims
@@ -120,6 +126,20 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
         model=config.model.label,
         protocol=config.protocol.label,
     )
+
+
+def _must_be_unchanged(config: AuditConfig, cell: Cell, home: RunFolder, seed_data: SeedData) -> None:
+    """Raise `RunFolderError` if the records, or a user's code or files, differ from those of the trained model. Other
+    versions of libraries, another device and other threads are allowed."""
+    if (stored := home.made_of(home.model(cell.model_id))) is None:
+        return
+    machine = stored.model_copy(update={"data": {}, "code": {}, "files": {}})
+    now = ingredients(config, [cell], seed_data.perception, machine)[cell.id].on(seed_data.hashes).model
+    if changed := differences(stored, as_it_is_now(stored, now), seed=cell.seed):
+        raise RunFolderError(
+            f"{home.path} was made of something else: {', '.join(changed)}; restore what changed (--data-root names the"
+            " folder of the data), or repeat the run's command with --again"
+        )
 
 
 def clients(**given: Any) -> Clients:

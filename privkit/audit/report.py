@@ -151,7 +151,6 @@ def write_evidence(run: Path) -> evidence_schema.Evidence:
             f"{f'; privkit verify {run} names all {len(faults)} faults' if len(faults) > 1 else ''}"
         )
     manifest, rows = records.finished_rows(run)
-    rows = [counted(row) for row in rows]
     names = ["manifest.json", "results.jsonl", records.VERDICT, *(f"cells/{row.cell}/result.json" for row in rows)]
     digests = {name: digest(read_bytes(home / name)) for name in names}
     made = evidence(rows, threats_of(rows), manifest, records.last_verdict(run), digests)

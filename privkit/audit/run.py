@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -201,7 +202,7 @@ def _led(
     if workers not in (1, None) or engine is not None:
         check_workers(config, 1 if workers is None else workers)
     folder_path = Path(out) if out is not None else default_folder(config)
-    if not (folder_path / "manifest.json").exists():  # else it was checked when the run began
+    if not os.path.exists(folder_path / "manifest.json"):  # else it was checked when the run began
         for part in config.parts if config.recording is None else ():
             with contained() if runs_own_code(part) else nullcontext():
                 check_shapes(part, open_data(part)[0])

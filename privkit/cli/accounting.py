@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -243,7 +244,7 @@ def ledger(
     """Compose all charges (privacy losses) of a ledger: print the ε at a given δ, or the δ at a given ε."""
     if (delta is None) == (epsilon is None):
         raise UsageError("give one of two: --delta for the ε that is proven at it, or --epsilon for the δ")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UsageError(f"there is no ledger at {path}: name the file that a Ledger wrote")
     from dataclasses import asdict
 

@@ -151,11 +151,14 @@ def report(
     The exit code is that of the run: 1 if a gate (a condition that you set) failed, 3 if results are errors or missing.
     """
     from privkit.audit.report import build
+    from privkit.run.ledger import alone
     from privkit.run.records import last_verdict, read_rows
 
     shown = OutputOptions(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
-    page = build(run, pictures=not no_pictures)
-    shown.show(read_rows(run), page, last_verdict(run))
+    with alone(run):
+        page = build(run, pictures=not no_pictures)
+        rows, verdict = read_rows(run), last_verdict(run)
+    shown.show(rows, page, verdict)
 
 
 @app.command()
@@ -165,8 +168,10 @@ def evidence(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None
     The exit code is that of the run, or 3 if `privkit verify` finds a fault in the folder.
     """
     from privkit.audit.report import write_evidence
+    from privkit.run.ledger import alone
 
-    found = write_evidence(run)
+    with alone(run):
+        found = write_evidence(run)
     say(f"evidence: {run / 'evidence.html'} and {run / 'evidence.json'}", f"run: {found.audited.state}")
     raise typer.Exit(found.audited.exit_code)
 

@@ -16,8 +16,9 @@ from privkit.audit.seed_data import open_data
 from privkit.audit.worker import pick_device
 from privkit.domains.stand_in import OFFICIAL
 from privkit.files.caches import use_own_caches
+from privkit.run.ledger import RunLedger
 from privkit.run.plan import Cell, plan
-from privkit.run.provenance import default_threads
+from privkit.run.provenance import default_threads, manifest
 from privkit.settings.config import AuditConfig
 from privkit.torch_utils.compiler import compiler_unloaded
 from privkit.torch_utils.freed_memory import keep_freed_memory
@@ -73,8 +74,10 @@ def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
 
 
 def preview(config: AuditConfig, out: Path | None = None) -> str:
-    """Preview a run as text: one line for each planned result, the estimated time, and the run folder."""
+    """Preview a run as text: one line for each planned result, the estimated time, and the run folder. Raises
+    `RunFolderError` for the folder of another configuration, as the run itself would."""
     check_batches(config)
+    RunLedger(out or default_folder(config), manifest(config, threads=1))  # checks the folder, and writes nothing
     folder = f"run folder {out or default_folder(config)}"
     if config.recording is not None:
         planned = [f"{cell.id}  {cell.in_words}" for cell in plan(config)]

@@ -25,6 +25,8 @@ Annotations = Annotated[
     str | None, typer.Option(help="Failures as annotations: github or none. [github inside GitHub Actions]")
 ]
 
+_LONGEST_NAME = 200  # bytes of a file's name; file systems allow 255, also for the temporary name while it is written
+
 
 def say(*lines: str) -> None:
     """Print lines. A line break inside a line is escaped, since it can only come from a name of unknown origin."""
@@ -64,8 +66,10 @@ class OutputOptions:
     annotations: str | None = None
 
     def __post_init__(self) -> None:
-        if self.junit is not None and (self.junit.is_dir() or not self.junit.absolute().parent.is_dir()):
-            raise UsageError(f"--junit {self.junit} must be a file in a folder that exists; name another one")
+        if self.junit is not None:
+            fits = len(os.fsencode(self.junit.name)) <= _LONGEST_NAME and os.path.isdir(self.junit.absolute().parent)
+            if not fits or os.path.isdir(self.junit):
+                raise UsageError(f"--junit {self.junit} must be a file in a folder that exists; name another one")
         if self.annotations not in (None, "github", "none"):
             raise unknown("kind of annotations", self.annotations, ("github", "none"))
 

@@ -34,8 +34,9 @@ def inside(root: Path, *names: str) -> Path:
 
 
 def file_name(name: str) -> str:
-    """The name of a part as a file name: the colons of an import path become dots, and long paths are cut."""
-    return name.replace(":", ".")[-_LONGEST_NAME:] if ":" in name else name
+    """The name of a part as a file name: the colons of an import path become dots, and long names, such as those of
+    chains, are cut."""
+    return name.replace(":", ".")[-_LONGEST_NAME:]
 
 
 def check_folder(folder: Path) -> None:

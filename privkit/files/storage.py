@@ -224,6 +224,8 @@ def make_root(path: Path) -> None:
             f"cannot make the folder {path} ({error.strerror}); name one with --out that can be made or is there"
         ) from None
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise RunFolderError(f"cannot make the folder {path} ({error.strerror}); name another with --out") from None
         with writing(path):
             raise error
 

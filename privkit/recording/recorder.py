@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -78,11 +79,11 @@ class Recorder:
         self._rounds: deque[_Round] = deque(maxlen=rounds)
         self._last: _Round | None = None
         self.left_out = self.watched = 0
-        self._handle = None if client is None else client.register_forward_hook(self._hook)
+        self._handle = None if client is None else client.register_forward_hook(self._hook, with_kwargs=True)
 
-    def _hook(self, module: nn.Module, given: tuple[Tensor, ...], smashed: Tensor) -> None:
+    def _hook(self, module: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor], smashed: Tensor) -> None:
         if module.training:  # an evaluation on test images is no round
-            self(smashed, x=given[0])
+            self(smashed, x=given[0] if given else _first(module, named))
 
     def __call__(self, smashed: _Sent, *, x: Tensor | Array | None = None, y: Tensor | Array | None = None) -> _Sent:
         """Record one message (the smashed data of one batch), and return it unchanged.
@@ -233,6 +234,12 @@ class Recorder:
         if told:
             warnings.warn(told, stacklevel=2)
         return written
+
+
+def _first(module: nn.Module, named: Mapping[str, Tensor]) -> Tensor | None:
+    """The first argument of a call that gives all arguments by name; None without arguments."""
+    order = [*signature(module.forward).parameters, *named]
+    return next((named[name] for name in order if name in named), None)
 
 
 def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:

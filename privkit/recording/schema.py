@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -181,7 +182,7 @@ def description_file(folder: Path) -> bytes:
 def plain_bytes(folder: Path, name: str, most: int) -> bytes:
     """Read a plain file (no link, pipe or device) of at most `most` bytes in a folder; raises `DataError` otherwise.
     Only the folder's own path may contain links."""
-    if not name.isprintable() or name != Path(name).name or (folder / name).is_symlink():
+    if not name.isprintable() or name != Path(name).name or os.path.islink(folder / name):
         raise DataError(f"{folder}: {shortened(name)} must be a file of this folder itself; copy it there")
     try:
         return read_bytes(folder.resolve() / name, most)

@@ -42,7 +42,7 @@ def write_recording(
     from the views. An error leaves the folder as it was.
     """
     folder = root(folder)
-    new = not folder.exists()
+    new = not os.path.exists(folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(os.scandir(folder)):

@@ -6,8 +6,8 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from privkit.errors import DamagedFile, RunFolderError
 from privkit.files.observed import leave_out
-from privkit.files.paths import inside, open_file
+from privkit.files.paths import inside, open_file, root
 from privkit.files.sealed import Broken, altered, digests
 from privkit.files.storage import (
     append_line,
@@ -62,6 +62,20 @@ def check_usable(path: Path) -> Manifest | None:
     return manifest
 
 
+@contextmanager
+def alone(run: Path) -> Iterator[None]:
+    """A context manager in which no audit writes into a finished run's folder; raises `RunFolderError` if one does."""
+    path = root(run)
+    lock = FileLock(path / ".lock", poll_interval=0.01)
+    if os.path.lexists(path / "manifest.json"):  # no lock file is made in another folder
+        with writing(path / ".lock"):
+            _acquire(lock, path)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class RunLedger(RunFolder):
     """The folder of one run. Inside a `with` statement, this process is its only writer.
 
@@ -83,8 +97,7 @@ class RunLedger(RunFolder):
         make_root(self.path)
         leave_out(self.path)
         with writing(self.path / ".lock"):
-            self.unlocked = _no_locks(open_file(self.path / ".lock", os.O_RDWR | os.O_CREAT))
-            self._acquire()
+            self.unlocked = _acquire(self._lock, self.path, ", or name another folder with --out")
         try:
             earlier = self._own()  # checked again, since another process may have begun a run
             sweep(self.path)
@@ -102,22 +115,6 @@ class RunLedger(RunFolder):
             self._lock.release()
             raise
         return self
-
-    def _acquire(self) -> None:
-        if self.unlocked:
-            return
-        try:
-            self._lock.acquire(timeout=PATIENCE)
-        except Timeout:
-            try:
-                other = read_record(self.path / LEADER) or {}
-            except DamagedFile:
-                other = {}
-            who = f"process {other['pid']} on {other['host']}, since {other['since']}" if other else "of no name yet"
-            raise RunFolderError(
-                f"{self.path} is in use by another process ({who}); wait for it to end, or name another folder with "
-                "--out"
-            ) from None
 
     def _own(self) -> Manifest | None:
         """The manifest of an earlier run of this configuration, or None; raises `RunFolderError` for another run."""
@@ -258,6 +255,22 @@ class RunLedger(RunFolder):
                     "or its cell runs again"
                 )
         return whole, mended
+
+
+def _acquire(lock: FileLock, path: Path, cure: str = "") -> str:
+    """Lock a run folder; return why it cannot be locked, or "". Raises `RunFolderError` if another process uses it."""
+    if unlocked := _no_locks(open_file(path / ".lock", os.O_RDWR | os.O_CREAT)):
+        return unlocked
+    try:
+        lock.acquire(timeout=PATIENCE)
+    except Timeout:
+        try:
+            other = read_record(path / LEADER) or {}
+        except DamagedFile:
+            other = {}
+        who = f"process {other['pid']} on {other['host']}, since {other['since']}" if other else "of no name yet"
+        raise RunFolderError(f"{path} is in use by another process ({who}); wait for it to end{cure}") from None
+    return ""
 
 
 def _no_locks(descriptor: int) -> str:

@@ -46,7 +46,7 @@ def manifest(config: AuditConfig, *, threads: int) -> Manifest:
     return Manifest(
         privkit=privkit.__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        argv=tuple(sys.argv),
+        argv=tuple(word.encode("utf-8", "backslashreplace").decode() for word in sys.argv),  # a path may be no UTF-8
         config=config.answers(),
         settings=dict(config.settings),
         fingerprint=config.fingerprint,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from privkit.errors import DamagedFile, DamagedManifest, OtherVersionRun, RunFol
 from privkit.files.paths import MOST_TEXT, read_bytes, root
 from privkit.files.sealed import Broken, opened, sealed
 from privkit.files.storage import present_bytes, read_record, write_record
-from privkit.reports.gate import Gate
+from privkit.reports.gate import Gate, GateError
 from privkit.reports.schema import SCHEMA_VERSION, Manifest, Row
 from privkit.reports.verdict import Verdict, judge
 from privkit.settings.budgets import LEARNS_FROM
@@ -218,6 +218,20 @@ def last_verdict(run: Path) -> Verdict:
 
 
 def stored_gates(run: Path, manifest: Manifest) -> tuple[Gate, ...]:
-    """The user's gates (pass/fail conditions) of the last command on a run."""
+    """The user's gates (pass/fail conditions) of the last command on a run, also if its verdict was removed."""
     verdict = read_verdict(run, manifest)
-    return () if verdict is None else tuple(map(Gate.parse, verdict.gates))
+    return last_gates(manifest) if verdict is None else read_gates(verdict.gates)
+
+
+def last_gates(manifest: Manifest) -> tuple[Gate, ...]:
+    """The gates in a manifest's settings."""
+    given = manifest.settings.get("gate") or ()
+    return read_gates([given] if isinstance(given, str) else given if isinstance(given, list | tuple) else [])
+
+
+def read_gates(texts: Iterable[object]) -> tuple[Gate, ...]:
+    """Parse stored gates; raises `DamagedFile` for a text that is no gate."""
+    try:
+        return tuple(Gate.parse(str(text)) for text in texts)
+    except GateError as error:
+        raise DamagedFile(f"{error}; repeat the run's command with gates that this privkit reads") from None

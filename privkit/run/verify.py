@@ -9,11 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from privkit.errors import OtherVersionRun, PrivkitError, RunFolderError
+from privkit.errors import DamagedFile, OtherVersionRun, PrivkitError, RunFolderError
 from privkit.files.paths import root
 from privkit.files.sealed import Broken, altered
 from privkit.files.storage import TEMPORARY, read_record, read_state
-from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
 from privkit.run import records
 from privkit.run.ledger import LEADER, SCRATCH
@@ -100,7 +99,7 @@ def examine(run: Path) -> _Examination:
         if manifest is None:
             raise RunFolderError(f"{run} is not a run folder: it has no manifest.json")
     except RunFolderError as error:
-        if isinstance(error, OtherVersionRun) or not (home / "manifest.json").exists():
+        if isinstance(error, OtherVersionRun) or not os.path.lexists(home / "manifest.json"):
             raise
         examination.reads(home / "manifest.json", error, "restore it from a copy, or name another folder with --out")
     rows = dict(_cells(examination, manifest))
@@ -212,7 +211,14 @@ def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]
         return
     examination.verdict = stored.sentence
     ordered = [rows[cell.cell] for cell in manifest.cells if cell.cell in rows]
-    now = records.verdict_of(manifest, ordered, [Gate.parse(gate) for gate in stored.gates])
+    try:
+        gates, last = records.read_gates(stored.gates), records.last_gates(manifest)
+    except DamagedFile as error:
+        examination.fault(path, f"holds a gate that cannot be read: {str(error).partition(';')[0]}", _REPEAT)
+        return
+    if lacks := [str(gate) for gate in last if gate not in gates]:
+        examination.fault(path, f"lacks the gate {lacks[0]} of the run's last command", _REPEAT)
+    now = records.verdict_of(manifest, ordered, gates)
     if not examination.faults and now.decided != stored.decided:
         examination.fault(path, f"does not follow from the cells, whose verdict is {now.sentence!r}", _REPORT)
     examination.listed(examination.run, stored.files, _REPORT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -72,6 +73,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     asked, execution = table.checked(AuditSettings, given), table.checked(ExecutionSettings, given)
     if (root := os.environ.get(table.DATA_ROOT_VARIABLE)) and not execution.data_root:
         execution = replace(execution, data_root=Path(root).expanduser())
+    _must_be_text({**given, "data_root": execution.data_root})
     _check_early(settings, given, asked)  # what follows imports torch
     source = _source(settings, asked)
     attacks, other = _attacks(asked), _other(asked.auxiliary, source.dataset)
@@ -100,6 +102,17 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     config = replace(config, tune=_tuning(asked.tune, config.every_attack), settings=_kept(settings, given, config))
     check_same_domain(config)
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
+
+
+def _must_be_text(settings: Mapping[str, Any]) -> None:
+    """Raise `UsageError` for a setting, such as a path, that UTF-8 cannot encode: a manifest cannot hold it."""
+    for name, value in settings.items():
+        try:
+            json.dumps(value, ensure_ascii=False, default=str).encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{name} holds bytes that are not UTF-8, got {value!r:.200}; rename the file or folder"
+            ) from None
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:

@@ -134,6 +134,18 @@ def test_other_data_seeds_and_folders_are_refused(
                 privkit.compare(folder, folder)
 
 
+def test_a_row_of_a_lost_worker_has_no_data_and_hides_none(small_run: AuditRun) -> None:
+    """The same data were refused after it, and two such runs of other data were paired."""
+    one = module._read(small_run)
+    no_data = one.rows[-1].provenance.model_copy(update={"data": {}})
+    lost = one.rows[-1].model_copy(update={"status": "error", "provenance": no_data})
+    module._same_data(one, replace(one, rows=[*one.rows, lost]))
+    moved = no_data.model_copy(update={"data": {"private": "ab", "test": "cd"}})
+    other = [row.model_copy(update={"provenance": moved}) for row in one.rows]
+    with pytest.raises(UsageError, match="other private records with seed 0"):
+        module._same_data(replace(one, rows=[*one.rows, lost]), replace(one, rows=[*other, lost]))
+
+
 def test_code_and_machine_are_named(small_run: AuditRun, monkeypatch: pytest.MonkeyPatch) -> None:
     provenance = small_run.rows[0].provenance
     packages = {**provenance.packages, "torch": "3"}

@@ -1,6 +1,7 @@
 """Audits of recordings: the numbers of the run that made one, what follows from what is there, and what is said."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from privkit.audit.compare import compare
 from privkit.audit.export import export
 from privkit.audit.run import AuditRun, run_audit
+from privkit.audit.seed_data import prepare
 from privkit.cli.app import app
 from privkit.errors import RunFolderError, UsageError
 from privkit.parts.registry import parse
@@ -85,6 +87,16 @@ def same(trained: AuditRun, folder: Path, attacks: list[str], **settings: Any) -
 @pytest.mark.slow
 def test_a_recording_of_a_trained_model_gives_the_same_numbers_bit_for_bit(trained: AuditRun, tmp_path: Path) -> None:
     same(trained, tmp_path, ATTACKS)
+
+
+def test_changed_data_are_not_exported(trained: AuditRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were sent through the model, whose audit had attacked other records."""
+    config = resolve({"defense": trained.rows[-1].defense, **SMALL})
+    found = prepare(config, 0, torch.device("cpu"))
+    other = replace(found, hashes={**found.hashes, "private": "0"})
+    monkeypatch.setattr("privkit.audit.export.prepare", lambda *given: other)
+    with pytest.raises(RunFolderError, match="was made of something else: the records of seed 0; restore what changed"):
+        export(trained.folder, tmp_path / "recording")
 
 
 @pytest.mark.slow

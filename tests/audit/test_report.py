@@ -11,6 +11,8 @@ from privkit.audit.report import build
 from privkit.audit.run import AuditRun
 from privkit.cli.app import app
 from privkit.errors import DamagedFile, RunFolderError
+from privkit.run.ledger import RunLedger
+from privkit.run.records import read_manifest
 
 
 def test_a_folder_that_is_no_run_stays_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +20,20 @@ def test_a_folder_that_is_no_run_stays_absent(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(RunFolderError, match="is not a run folder"):
         build(tmp_path / "nope")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_report_and_evidence_of_a_run_under_way_are_refused(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They replaced the verdict that the audit had written at its end."""
+    pytest.importorskip("fcntl", reason="needs the file locks of POSIX")
+    monkeypatch.setattr("privkit.run.ledger.PATIENCE", 0.0)
+    manifest = read_manifest(copied)
+    assert manifest is not None
+    with RunLedger(copied, manifest):
+        for command in ("report", "evidence"):
+            said = CliRunner().invoke(app, [command, str(copied)])
+            assert isinstance(said.exception, RunFolderError)
+            assert "is in use by another process" in str(said.exception)
+    assert CliRunner().invoke(app, ["evidence", str(copied)]).exit_code == 0
 
 
 def test_a_report_to_publish_shows_no_private_record(copied: Path) -> None:

@@ -16,6 +16,7 @@ from tests.forked import forked
 Cli = Callable[..., CompletedProcess[str]]
 SMALL = ("--dataset", "tiny_digits", "--budget", "smoke", "--threads", "1")
 
+LONG = "x" * 300
 MISTAKES = [
     (("audit", "--defense", "batch_shufle"), "did you mean 'batch_shuffle'?"),
     (("audit", "--dataset", "digit"), "did you mean 'digits'?"),
@@ -38,6 +39,10 @@ MISTAKES = [
     (("audit", "--dataset", "digits", "--auxiliary", "digits"), "private dataset itself"),
     (("audit", "--junit", "absent/unit.xml"), "must be a file in a folder that exists"),
     (("report", "absent", "--annotations", "gitlab"), "unknown kind of annotations 'gitlab'"),
+    (("verify", LONG), "manifest.json (File name too long)"),
+    (("audit", "--out", LONG, *SMALL), f"{LONG} (File name too long); name another with --out"),
+    (("audit", "--recorded", LONG), "cannot read recording.json (File name too long)"),
+    (("report", "absent", "--junit", LONG), "must be a file in a folder that exists"),
     (("list", "defences"), "did you mean 'defenses'?"),
 ]
 

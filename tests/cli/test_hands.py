@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from privkit.audit import worker
-from privkit.audit.run import check_workers
+from privkit.audit.run import AuditRun, check_workers
 from privkit.audit.seed_data import prepare
 from privkit.cli.estimate import preview
 from privkit.domains.splits import spare
-from privkit.errors import UsageError
+from privkit.errors import RunFolderError, UsageError
 from privkit.reports.budgets import BudgetRow, csv_text
 from privkit.settings.resolve import resolve
 from tests.small import SMALL
@@ -89,6 +89,12 @@ def test_an_audit_takes_the_devices_that_a_worker_takes(monkeypatch: pytest.Monk
 def test_a_dry_run_names_the_folder_of_the_run(out: Path | None) -> None:
     config = resolve({"defense": "none", "attack": "mean_image", **SMALL})
     assert preview(config, out).endswith(f"run folder {out or f'privkit-runs/tiny_digits-{config.fingerprint}'}")
+
+
+def test_a_dry_run_refuses_the_folder_of_another_configuration(small_run: AuditRun) -> None:
+    config = resolve({"defense": "none", "attack": "mean_image", **SMALL})
+    with pytest.raises(RunFolderError, match="belongs to another configuration"):
+        preview(config, small_run.folder)
 
 
 def test_the_flag_of_a_dry_run_reaches_its_estimate(privkit_cli: Cli) -> None:

@@ -23,6 +23,7 @@ def test_a_path_stays_inside_its_folder() -> None:
 def test_an_import_path_becomes_a_file_name() -> None:
     assert file_name("gaussian_noise+masking") == "gaussian_noise+masking"
     assert file_name("mine.stages:Squash") == "mine.stages.Squash"
+    assert len(file_name("+".join(["gaussian_noise"] * 20))) == 100  # a file system allows 255 for two parts
 
 
 def test_submodules_of_a_trusted_module_are_trusted() -> None:

@@ -65,6 +65,19 @@ def test_the_loop_computes_what_it_did_before(tmp_path: Path) -> None:
     assert "\n" not in shown
 
 
+def test_a_client_that_is_called_with_a_keyword_is_recorded_alike(tmp_path: Path) -> None:
+    """The hook ended the user's loop with an IndexError."""
+
+    class Client(nn.Linear):
+        def forward(self, images: Tensor, scale: float = 1.0) -> Tensor:
+            return super().forward(images.flatten(1)) * scale
+
+    own = Client(64, 4)
+    recorder = privkit.Recorder(own)
+    own(scale=2.0, images=IMAGES[:8])
+    assert torch.equal(recorder.save(tmp_path / "r", name="plain").truth.x, IMAGES[:8])
+
+
 def test_only_the_last_rounds_of_training_are_kept(tmp_path: Path) -> None:
     own = client()
     recorder = privkit.Recorder(own, rounds=1)

@@ -52,6 +52,22 @@ def test_a_worse_undefended_model_flatters_no_defense(place: int) -> None:
     assert concluded(*rows).sentence.endswith("(undefended: 97 by black_box), and accuracy falls from 0.88 to 0.54.")
 
 
+def test_seeds_at_which_the_defense_ended_in_an_error_flatter_no_model() -> None:
+    """Accuracies of the undefended model at other seeds stood beside the defense's."""
+    others = [BARE.model_copy(update={"seed": seed, "accuracy": accuracy(0.3)}) for seed in (1, 2)]
+    weak = counted("black_box", "query", 0.01, 0.3, defense="none", seed=1)
+    lost = made(seed=1, status="error", reason="x", accuracy=None, recovered={}, threat_model="query")
+    found = concluded(counted("black_box", "query", 0.05, 0.6, accuracy=accuracy(0.54)), lost, BARE, *others, weak)
+    assert found.sentence.endswith("(undefended: 97 by black_box), and accuracy falls from 0.88 to 0.54.")
+
+
+def test_a_mean_over_seeds_is_not_rounded_to_all_records() -> None:
+    """50, 50 and 49 of 50 were told as 50 of 50."""
+    rows = [counted("black_box", "query", 0.05, share, seed=seed) for seed, share in enumerate((1.0, 1.0, 0.99))]
+    assert "images: 99.7 of 100 are identified on average from what crosses" in concluded(*rows).sentence
+    assert "images: 100 of 100 are identified from what crosses" in concluded(*rows[:2]).sentence
+
+
 def test_a_defense_that_falls_is_told_with_what_it_costs_and_where_it_stood() -> None:
     weak = counted("black_box", "query", 0.05, 0.6, accuracy=accuracy(0.54))
     found = concluded(weak, counted("jigsaw", "weights", 0.03, 0.87, queries=1052, accuracy=accuracy(0.54)), BARE)

@@ -355,6 +355,9 @@ def test_gates_that_no_number_meets_together_are_refused(gates: tuple[str, ...],
         ("weights: matched_cells<=1.01", "matched_cells lies in 0 to 1"),
         ("tpr<=-0.1", "tpr lies in 0 to 1; write a bound in this range"),
         ("mse>=-1", "mse lies in 0 to"),
+        ("auc<=0.4", "auc lies in 0.5 to 1; write a bound"),
+        ("auc<0.5", "auc lies in 0.5 to 1"),
+        ("identified>1", "identified lies in 0 to 1"),
     ],
 )
 def test_a_bound_that_no_number_or_every_number_meets_is_refused(text: str, hint: str) -> None:
@@ -362,7 +365,9 @@ def test_a_bound_that_no_number_or_every_number_meets_is_refused(text: str, hint
         Gate.parse(text)
 
 
-@pytest.mark.parametrize("text", ["ssim<=-1", "identified<=1", "psnr<=20", "bits_left>=40", "epsilon<=0", "own_x<=40"])
+@pytest.mark.parametrize(
+    "text", ["ssim<=-1", "auc<=.5", "identified<=1", "psnr<=20", "bits_left>=40", "epsilon<=0", "own_x<=4"]
+)
 def test_a_bound_at_the_end_of_a_range_is_allowed(text: str) -> None:
     assert str(Gate.parse(text)).startswith(text.partition("=")[0])
 

@@ -150,12 +150,17 @@ def test_an_adversary_of_whom_nobody_tried_an_attack_has_no_place() -> None:
     )
     found = {one.setting.threat_model: one for one in registry_places(own, peers, rows)}
     assert found["many_passes"].sentence == (
+        "many passes: no sound attack (adaptive failed its control) on batch_shuffle; the registry's rows on 2 attacks"
+    )
+    without = {one.setting.threat_model: one for one in registry_places(own, peers, rows[:2])}
+    assert without["many_passes"].sentence == (
         "many passes: not tried here on batch_shuffle; the registry's rows on 2 attacks"
     )
     assert (found["many_passes"].more, found["many_passes"].less, found["many_passes"].better) == (None, None, ())
     assert found["query"].sentence.endswith("; this place rests on 1 attack, the registry's rows on 2")
     assert found["weights"].sentence.endswith("; this place rests on 2 attacks, the registry's rows on 2")
-    assert [line[2] for line in place_table(list(found.values())).rows].count("not tried here") == 1
+    for places, told in ((without, "not tried here"), (found, "no sound attack (adaptive failed its control)")):
+        assert [line[2] for line in place_table(list(places.values())).rows].count(told) == 1
 
 
 def test_what_is_not_shown_to_hold_is_not_said_to_give_away_least() -> None:

@@ -11,9 +11,11 @@ from pydantic import ValidationError
 
 from privkit.audit.run import AuditRun
 from privkit.reports import answers, columns, tables
+from privkit.reports.gate import Gate
 from privkit.reports.schema import Metric, Row
 from privkit.reports.seed_intervals import over_seeds
 from privkit.reports.strongest import strongest
+from privkit.reports.verdict import judge
 from privkit.shared.interval import Interval
 from privkit.training import TrainingSpec
 from tests.reports.made import made, metric
@@ -165,3 +167,11 @@ def test_seeds_are_told_apart() -> None:
     assert [row[:3] for row in shown.rows] == [("batch_shuffle", "black_box", seed) for seed in ("0", "1")]
     summary = tables.summary_table(over_seeds([made(seed=0), made(seed=1)]), [])
     assert summary.rows[0][:4] == ("batch_shuffle", "black_box", "2", "0.900 [0.829, 0.935]")
+
+
+def test_a_gate_that_failed_stays_failed_although_a_later_finding_on_the_same_row_meets_it() -> None:
+    rows = [made(cell=model, attack=model, threat_model=model) for model in ("passive", "query")]
+    verdict = judge([], rows, [Gate.parse("weights: accuracy>=0.1")], run="r")
+    assert [check.met for check in verdict.checks if check.kind == "gate"] == [False, True, True]
+    (first, second) = csv.DictReader(io.StringIO(columns.to_csv(rows, verdict)))
+    assert [line["gate_weights: accuracy>=0.1"] for line in (first, second)] == ["False", "True"]

@@ -1,11 +1,18 @@
 """What an attack began from counts where it gives away more than the finished attack."""
 
+from dataclasses import replace
+
 import pytest
 
 from privkit.reports.columns import START
+from privkit.reports.conclusion import conclusions
 from privkit.reports.strongest import counted, finished_grade, grade
+from privkit.reports.threats import threat_verdicts
+from privkit.shared.certificate import Certificate
 from tests.reports.made import metric
-from tests.reports.test_threats import alone, attacked, judged
+from tests.reports.test_evidence import claim, of
+from tests.reports.test_evidence import counted as hits
+from tests.reports.test_threats import REGISTERED, alone, attacked, judged
 
 
 @pytest.mark.parametrize(
@@ -43,3 +50,17 @@ def test_a_defense_falls_to_what_an_attack_began_from() -> None:
     assert found.outcome == "falls"
     assert "SSIM 0.775" in found.measured
     assert found.remarks[-1] == "counted before its first step, in 2 of 2 seeds"
+
+
+def test_evidence_concludes_as_the_report_where_a_start_counts_and_unsent_passes_claim_nothing() -> None:
+    certificate = Certificate(kind="differential_privacy", statement="", epsilon=8.0, delta=1e-5)
+    row = hits("white_box", "weights", 0.09, 2, certificate=certificate)
+    row = row.model_copy(update={"floors": {**row.floors, START: hits("white_box", "weights", 0.006, 40).recovered}})
+    more = {"status": "not_applicable", "cell": "u", "certificate": replace(certificate, epsilon=20.0)}
+    rows = [row, row.model_copy(update=more)]
+    found = of(*rows)
+    (told,) = conclusions(rows, threat_verdicts(rows, [], REGISTERED))
+    assert found.conclusions[0].sentence == told.sentence
+    for sentence in (told.sentence, *(one.identified[0].sentence for one in found.measured)):
+        assert "white_box, before its first step" in sentence
+    assert claim(found).epsilon == 8.0

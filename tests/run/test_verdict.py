@@ -20,6 +20,7 @@ from privkit.reports.gate import Gate
 from privkit.reports.schema import Check
 from privkit.reports.verdict import judge
 from privkit.run.records import read_manifest, read_verdict, verdict_of
+from privkit.run.verify import examine
 from tests.reports.made import made
 
 Cli = Callable[..., CompletedProcess[str]]
@@ -85,6 +86,11 @@ def test_a_failed_gate_is_told_everywhere_and_by_the_report_too(copied: Path, pr
     assert "run: failed: " in done.stdout
     assert done.stderr.splitlines() == [f"privkit: gate failed: {failure}"]
     assert opened((copied / "verdict.json").read_bytes())["gates"] == ["ssim<=0.01", "accuracy>=0.01"]
+    (copied / "verdict.json").unlink()
+    assert privkit_cli("report", str(copied), "--quiet").returncode == 1  # the gates of the last command still count
+    assert examine(copied).faults == []
+    build(copied, gates=[Gate.parse("ssim<=0.01")])
+    assert dict(examine(copied).faults)["verdict.json"].startswith("lacks the gate accuracy>=0.01 of the run's last")
 
 
 def test_an_unfinished_run_is_no_success(copied: Path, small_run: AuditRun, privkit_cli: Cli) -> None:
