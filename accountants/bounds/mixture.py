@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf, log, sqrt
+from math import inf, log, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -189,7 +189,7 @@ def invert(profile: Profile, delta: float) -> float:
 
     def gap(epsilon: float) -> float:
         value = at(epsilon)
-        return log(value / delta) if value > exp(-700) else -inf
+        return log(value) - log(delta) if value > 0 else -inf
 
     found = float(brentq(lambda e: max(gap(e), -1e3), 0.0, high, xtol=1e-300, rtol=1e-13))
     while at(found) > delta:  # the root may lie on either side

@@ -253,7 +253,7 @@ class DirichletCounts(_Dirichlet):
             return _one_ratio(1.0, 1.0, 1.0)
         a, k, j = self.concentration, self.clients, np.arange(patches + 1.0)
         # a(a+1)…(a+j−1) / (ka)^j in logarithms, for this client's a and the others' (k−1)·a: a large α_M cancels
-        own, others = (np.append(0, np.cumsum(np.log1p(j[:-1] / c))) for c in (a, (k - 1) * a))
+        own, others = (np.append(0, np.cumsum(_log_ratios(j[:-1], c))) for c in (a, (k - 1) * a))
         log_weight = own + others[::-1] - j * log(k) + j[::-1] * log1p(-1 / k) - betaln(j + 1, j[::-1] + 1)
         log_weight -= logsumexp(log_weight)
         return self._law(j / patches, j / patches, log_weight)
@@ -289,7 +289,7 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
     last piece counts as λ = 1. No piece crosses one of the `breaks` in (0, 1), at which the integrand may jump. A
     weight may be far below the smallest float.
     """
-    low, high = -45 / a - 5, 45 / b + 30
+    low, high = log(a) - log(b) - 45 / a - 5, 45 / b + 30  # from below the mode, which is near −ln k for k clients
     longest = min(1.0, 2 / sqrt(a + b))
     if high - low > (_MOST_PIECES - sharpness) * longest:
         kind, do = (
@@ -321,6 +321,11 @@ def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tup
     log_weight += a * log_expit(x) + b * log_expit(-x) - betaln(a, b)
     ratio, log_weight = np.append(expit(x), 1.0), np.append(log_weight, -b * high - log(b) - betaln(a, b))
     return ratio, log_weight - logsumexp(log_weight)
+
+
+def _log_ratios(j: Array, c: float) -> Array:
+    """ln((c + j) / c) for c > 0, whose j/c may overflow."""
+    return np.log1p(j / c) if c > 1 else np.log(c + j) - log(c)
 
 
 def _legendre(starts: Array, widths: Array, size: int) -> tuple[Array, Array]:

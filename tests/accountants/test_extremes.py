@@ -56,7 +56,7 @@ def kept(ratio: Array, clients: int, site: str) -> Array:
 
 
 @pytest.mark.parametrize("clients", [2, 5])
-@pytest.mark.parametrize("a", [1e-6, 0.3, 2.0, 1e6, 1e12, 7.4989e16, 1e300, 1e308])
+@pytest.mark.parametrize("a", [1e-306, 1e-6, 0.3, 2.0, 1e6, 1e12, 7.4989e16, 1e300, 1e308])
 def test_the_law_of_counts_has_all_digits(a: float, clients: int) -> None:
     """Differences of logarithms of Beta functions lose them from α_M = 1e11 on: from 1e16 on, ε was far too small."""
 
@@ -67,6 +67,21 @@ def test_the_law_of_counts_has_all_digits(a: float, clients: int) -> None:
     exact = [comb(n, j) * rising(own, j) * rising(all_ - own, n - j) / rising(all_, n) for j in range(n + 1)]
     law = DirichletCounts(concentration=a, clients=clients).law(n)
     assert np.exp(law.log_weight) == pytest.approx([float(one) for one in exact], rel=1e-11)
+
+
+@pytest.mark.parametrize(("clients", "a"), [(2, 2.0), (3, 50.0), (10, 0.05), (200, 1e3), (1000, 100.0), (10**5, 10.0)])
+def test_the_law_of_ratios_has_its_moments(clients: int, a: float) -> None:
+    """With hundreds of clients, a ratio is near 1/k, below where the quadrature began."""
+    law = DirichletRatio(concentration=a, clients=clients).law(None)
+    weights = np.exp(law.log_weight)
+    assert weights @ law.ratio == pytest.approx(1 / clients, rel=1e-12)
+    assert weights @ law.ratio**2 == pytest.approx((a + 1) / (clients * (clients * a + 1)), rel=1e-12)
+
+
+def test_a_delta_below_the_normal_floats_has_an_epsilon() -> None:
+    mixing = Mixup(ratio=DirichletRatio(concentration=2, clients=2))
+    found = [answer.epsilon(release(1.0, mixing=mixing), delta).epsilon for delta in (1e-304, 1e-305, 1e-306)]
+    assert 0 < found[1] - found[0] == pytest.approx(found[2] - found[1], rel=0.05)
 
 
 def test_ratios_too_even_to_integrate_are_refused() -> None:
