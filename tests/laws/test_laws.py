@@ -85,10 +85,20 @@ class Noisy(defense.Template):
     effects: ClassVar[Any] = property(lambda self: frozenset(self.kinds))
     noise_fields: ClassVar[Any] = property(lambda self: self.fields)
 
+    def loudness(self) -> float:
+        return self.bound
+
     def apply(self, smashed: Any, labels: Any, generator: Any, present: Any = None) -> Any:
         release, _ = super().apply(smashed, labels, generator, present)
-        drawn = release.smashed + torch.rand(smashed.shape, generator=generator)
+        drawn = release.smashed + self.loudness() * torch.rand(smashed.shape, generator=generator)
         return replace(release, smashed=drawn), Nothing(reason=self.reason)
+
+
+class ByRatio(Noisy):
+    """Its field is a ratio of signal to noise."""
+
+    def loudness(self) -> float:
+        return 1 / self.bound
 
 
 def test_a_stage_that_draws_says_how_and_what_scales_its_noise() -> None:
@@ -98,6 +108,7 @@ def test_a_stage_that_draws_says_how_and_what_scales_its_noise() -> None:
     assert law(Noisy(kinds=("noises",))).startswith("it declares noise, and noise_fields does not name")
     assert law(Noisy(kinds=("noises",), fields=("bound",))) == ""
     assert 'says "without noise"' in law(Noisy(kinds=("noises",), fields=("bound",), reason=f"released {NOT_DP}"))
+    assert "fields that are proportional to the noise" in law(ByRatio(kinds=("noises",), fields=("bound",)))
 
 
 class Garbled(defense.Template):
