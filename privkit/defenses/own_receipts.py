@@ -104,8 +104,8 @@ def receipt_of_trial(stage: Defense) -> Receipt | None:
 
 
 NO_SWITCH = (
-    "with its noise_fields ({fields}) at almost 0, its releases for two seeds still differ, and controls switch the noise "
-    "off in this way; noise_fields must be fields that are proportional to the noise, such as its standard deviation"
+    "with its noise_fields ({fields}) at almost 0, its releases for two seeds still differ, and controls switch the "
+    "noise off in this way; noise_fields must be fields that are proportional to the noise, such as its scale"
 )
 
 

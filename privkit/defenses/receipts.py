@@ -89,8 +89,8 @@ class Permuted(Receipt):
     # number of tokens among the T that stand for no patch, such as a class token; they can be recognized and are not
     # counted
     other_tokens: int = 0
-    # float [M, B, T, D], the permuted tokens; None if they are unknown, so that no two are known to be equal (a chain of
-    # stages then takes the released tokens)
+    # float [M, B, T, D], the permuted tokens; None if they are unknown, so that no two are known to be equal
+    # (`compile.run` then takes the released tokens)
     tokens: Tensor | None = None
 
     @property
