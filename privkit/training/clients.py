@@ -312,6 +312,8 @@ class Clients(nn.Module):
         if not isinstance(receipt, Permuted) or not receipt.hides_order:
             return step
         shown = True if self.counts_orders else None
+        if self.defense.position_embedding:  # the model then embeds positions, whatever a user's own receipt says
+            shown = False
         return replace(step, receipt=replace(receipt, hides_order=shown, other_tokens=self.other_tokens))
 
     def _run(

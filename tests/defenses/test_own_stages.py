@@ -24,7 +24,7 @@ from privkit.defenses.receipts import Permuted
 from privkit.defenses.residual import unlike
 from privkit.parts.registry import load
 from tests.defenses.made_stages import ACROSS, Own, draw
-from tests.small import generator
+from tests.small import built, generator
 
 SHAPE = (2, 4, 16, 4)
 
@@ -174,6 +174,20 @@ def test_equal_tokens_give_no_further_orders_where_the_receipt_leaves_the_tokens
     assert usual.certificate().quantities == silent.certificate().quantities
     assert silent.log10_alike == pytest.approx(usual.log10_alike)
     assert silent.log10_alike > 8
+
+
+def test_a_shuffle_that_allows_position_embeddings_hides_no_order() -> None:
+    class Placed(PatchShuffle):
+        position_embedding: ClassVar[bool] = True  # type: ignore[misc]
+
+        def apply(self, *given: Any) -> Any:
+            release, receipt = super().apply(*given)
+            return release, replace(receipt, hides_order=True)
+
+    images, labels = torch.rand(1, 2, 1, 8, 8, generator=generator()), torch.zeros(1, 2, dtype=torch.int64)
+    made = [built(stage)[0].release(images, labels, generator()).receipt for stage in (PatchShuffle(), Placed())]
+    assert [receipt.certificate().kind for receipt in made] == ["permutation_count", "nothing"]
+    assert "carries the position embedding" in made[1].certificate().statement
 
 
 def test_what_a_shuffle_leaves_open_counts_as_unsafe() -> None:
