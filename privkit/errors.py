@@ -22,6 +22,10 @@ class UsageError(PrivkitError):
     """A name, option or combination that does not exist or is not allowed."""
 
 
+class WrongForm(UsageError):
+    """A part of the wrong form, whatever the data are, such as a network that returns no tensor."""
+
+
 class DataError(PrivkitError):
     """A data file that is missing or damaged."""
 

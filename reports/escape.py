@@ -61,7 +61,7 @@ def console(width: int | None = None) -> Console:
         def render_str(self, text: str, **options: Any) -> Text:
             return super().render_str(terminal(text), **options)
 
-    return Plain(width=width)
+    return Plain(width=width, emoji=False)  # otherwise :Hushed: in an import path could become a picture
 
 
 def workflow_message(text: str) -> str:

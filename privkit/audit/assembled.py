@@ -17,7 +17,7 @@ from privkit.defenses.receipts import Nothing
 from privkit.domains.domain import Domain
 from privkit.errors import UsageError, one_line
 from privkit.models import MODELS
-from privkit.models.base import check_class_token
+from privkit.models.base import check_class_token, split_of
 from privkit.models.imported import told_places
 from privkit.models.tokens import first_block, has_block
 from privkit.models.vertical import parties_of
@@ -35,9 +35,10 @@ def assemble(
     """Build the untrained clients and server; also return whether smashed tokens hide their positions (None if
     unknown)."""
     protocol = config.protocol.spec
-    model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
+    spec = config.model.spec
+    model = split_of(spec, domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
     # a copy, since this cell trains it, and a user's model may return the same modules at each call
-    if is_own_part(config.model.spec):
+    if is_own_part(spec):
         model = deepcopy(model)
     stages = stages_of(defense)
     if (shuffled := bool(stages_with(stages, "permutes"))) and model.class_token == "client":

@@ -312,7 +312,12 @@ def _check_sizes(
     if batch <= works:
         return
     if works < max(defense.spec.smallest_batch for defense in config.defenses):
-        raise UsageError(f"{most[what]} {what} are too few for any batch; bring more {records}, or raise the budget")
+        said = f"{most[what]} {what}"
+        if what.startswith("a quarter"):
+            said = f"{auxiliary} auxiliary {records}, of which the control experiments take a quarter,"
+        raise UsageError(
+            f"{said} are too few for any batch; raise the budget if the dataset has more {records}, or bring more"
+        )
     whose = "" if senders == 1 else f" of each of {senders} clients"
     raise UsageError(f"batch_size={batch}{whose} is more than {most[what]}, {what}; use --training batch_size={works}")
 

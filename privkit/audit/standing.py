@@ -16,7 +16,7 @@ from privkit.defenses.base import Defense, Receipt, ReleaseCount, is_own
 from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import nothing
 from privkit.defenses.measured import contradiction
-from privkit.defenses.own_receipts import TrialRounds, trial_of
+from privkit.defenses.own_receipts import NO_SWITCH, TrialRounds, keeps_its_noise, trial_of
 from privkit.defenses.rules import check_chain
 from privkit.domains.base import Batch
 from privkit.errors import Misbehaved
@@ -282,9 +282,11 @@ def _computes(kind: type) -> bool:
 
 @torch.no_grad()
 def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: tuple[int, ...]) -> None:
-    """Raise `Misbehaved` if a user's own defense stage adds the same noise in each round, e.g. from a fixed seed.
+    """Raise `Misbehaved` if a user's own defense stage adds the same noise in each round, e.g. from a fixed seed, or if
+    its `noise_fields` do not switch its noise off.
 
-    An adversary who has the code, or queries twice, can subtract this noise; privkit's attacks expect fresh noise.
+    An adversary who has the code, or queries twice, can subtract noise of a fixed seed; privkit's attacks expect fresh
+    noise. Controls and the accuracy without noise need a stage without its noise.
     `shape` is the shape of a record's smashed data, `image` the shape of an image.
     """
     for stage in stages:
@@ -294,12 +296,14 @@ def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: t
         if trial is None:
             continue  # nothing of it can be measured, and the run itself refuses it
         silent = TrialRounds((stage.noiseless(),), trial.shape, trial.lead[1], dtype=trial.dtype)
-        one, other, without = (_released(each, seed) for each, seed in ((trial, 0), (trial, 1), (silent, 0)))
+        one, other, without, again = (_released(each, seed) for each in (trial, silent) for seed in (0, 1))
         if torch.equal(one, other) and not torch.allclose(one, without):
             raise Misbehaved(
                 f"{stage.name} adds the same noise in each round, whatever the draws: whoever has its code subtracts "
                 "it, and attacks take it for fresh noise; draw from the generator that apply is given, and seed none"
             )
+        if keeps_its_noise(stage, (one, other), (without, again)):
+            raise Misbehaved(f"{stage.name}: {NO_SWITCH.format(fields=', '.join(stage.noise_fields))}")
 
 
 def _released(trial: TrialRounds, seed: int) -> Tensor:

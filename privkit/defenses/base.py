@@ -166,7 +166,7 @@ class Defense(Checked, ABC):
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its ratio.
         storages: names of the parts into which the defense splits a release; empty if the release stays whole.
         parts_by: whether a part consists of channels or of places.
-        noise_fields: names of the fields that set the scale of the defense's noise.
+        noise_fields: names of the fields that are proportional to the defense's noise, such as its standard deviation.
         denoises: whether the defense only removes noise; it is then left out when accuracy without noise is measured.
         straight_through: whether the gradient differs from the derivative of the release on purpose, as in a quantizer
             with a straight-through gradient. The audit's results report this, and `privkit check` does not test the

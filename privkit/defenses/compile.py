@@ -12,7 +12,7 @@ from privkit.accountants.spec.parts import NoMixing, PrivateUpdates
 from privkit.accountants.spec.sensitivity import Clamp, ClipSet
 from privkit.defenses.base import ONE_RELEASE, Defense, Effect, Receipt, Release, ReleaseCount, is_own
 from privkit.defenses.charge import Noised, nothing
-from privkit.defenses.receipts import Mixed, Nothing
+from privkit.defenses.receipts import Mixed, Nothing, Permuted
 from privkit.defenses.returned import returned
 from privkit.shared.certificate import Certificate
 
@@ -329,6 +329,8 @@ def run(
         once = {"kept": kept} if stage.drawn == "once" else {}
         applied = stage.apply(smashed, labels, generator, present, **once)
         made, receipt = returned(stage.name, applied, (len(smashed), release.smashed.shape[1]), smashed.dtype)
+        if isinstance(receipt, Permuted) and receipt.tokens is None and made.smashed.shape[:-1] == receipt.source.shape:
+            receipt = replace(receipt, tokens=made.smashed.detach())  # so that orders of equal tokens count once
         if weights is not None and stage.keeps_positions:
             made = replace(made, weights=weights if made.weights is None else weights * made.weights)
         if made.apart is None:

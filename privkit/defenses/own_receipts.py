@@ -103,6 +103,21 @@ def receipt_of_trial(stage: Defense) -> Receipt | None:
     return None if trial is None else trial.receipt()
 
 
+NO_SWITCH = (
+    "with its noise_fields ({fields}) at almost 0, its releases for two seeds still differ, and controls switch the "
+    "noise off in this way; noise_fields must be fields that are proportional to the noise, such as its scale"
+)
+
+
+def keeps_its_noise(stage: Defense, noisy: tuple[Tensor, Tensor], silent: tuple[Tensor, Tensor]) -> bool:
+    """Whether `Defense.noiseless` leaves a stage's noise on: two releases of the same data, one for each of two seeds,
+    `noisy` from the stage and `silent` from its noiseless copy. A stage with other random effects, such as masks, may
+    differ between the seeds, but not by far more than with its noise."""
+    others = stage.effects is None or bool(stage.effects & {"scales", "masks", "permutes", "mixes", "shortens"})
+    before, left = (float((one.double() - other).nan_to_num().norm()) for one, other in (noisy, silent))
+    return left > (10 if others else 0.01) * before + 1e-4 * float(silent[0].double().nan_to_num().norm())
+
+
 DRAWS = 1_500  # number of releases of the same data from which the distribution of the noise is tested
 _MOST_NUMBERS = 2 * 10**7  # largest number of values in all draws together; for larger data, fewer draws are made
 _COORDINATES = 512

@@ -93,6 +93,7 @@ class Permuted(Receipt):
     # counted
     other_tokens: int = 0
     # float [M, B, T, D], the permuted tokens; None if they are unknown, so that no two are known to be equal
+    # (`compile.run` then takes the released tokens)
     tokens: Tensor | None = None
 
     @property

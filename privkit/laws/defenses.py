@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 from privkit.defenses.base import Defense, Effect, Receipt, Release, ReleaseCount
 from privkit.defenses.chain import Chain, stages_of
 from privkit.defenses.measured import contradiction, exceeds_charge
+from privkit.defenses.own_receipts import NO_SWITCH, keeps_its_noise
 from privkit.defenses.receipts import NOT_DP, Nothing
 from privkit.defenses.returned import returned
 from privkit.errors import Misbehaved
@@ -116,6 +117,11 @@ def _effects_name_its_randomness(defense: Defense) -> str:
         )
     if "noises" in effects and not defense.noise_fields:
         return "it declares noise, and noise_fields does not name the fields that scale it, which controls switch off"
+    if "noises" in effects:
+        silent = defense.noiseless()
+        without, again = (applied(silent, z, y, generator(seed))[0].smashed for seed in (0, 1))
+        if keeps_its_noise(defense, (one, other), (without, again)):
+            return NO_SWITCH.format(fields=", ".join(defense.noise_fields))
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -15,9 +16,11 @@ from torch.nn.parameter import is_lazy
 
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
-from privkit.errors import UsageError
+from privkit.errors import UsageError, WrongForm
 from privkit.models import ModelSpec, SplitModel
+from privkit.models.base import sent_by, split_of
 from privkit.models.imported import hides_places
+from privkit.training.losses import class_scores
 
 _CLASSES = 10
 _IMAGES = tuple(Images(shape=shape) for shape in ((1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 224, 224)))
@@ -32,23 +35,34 @@ def _records(domain: Domain, count: int) -> Tensor:
 def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, classes: int = _CLASSES, **options: Any) -> SplitModel:
     """Build both segments of a model with these `options`, for `classes` classes."""
     one: Any = replace(spec, **options) if options else spec  # type: ignore[type-var]
-    split: SplitModel = one.build(domain, classes, positions=True, seed=seed)
-    return split
+    return split_of(one, domain, classes, positions=True, seed=seed)
 
 
 def fitting(spec: ModelSpec) -> Domain:
-    """The first domain in `_IMAGES` that the model accepts. Raises `UsageError` if it accepts none."""
+    """The first domain in `_IMAGES` that the model accepts. Raises `UsageError` if it accepts none; the error tells the
+    reason for the shape with which the model came furthest, and `WrongForm` if no shape can help."""
+    refused: list[tuple[int, str, Exception]] = []
     for domain in _IMAGES:
+        passed = 0  # 1 if the model is built, 2 if the number of channels fits, 3 if there are smashed data
         try:
             split = built(spec, domain)
+            passed = 1
             with torch.no_grad():
-                split.upper.eval()(split.lower.eval()(_records(domain, 2)))
+                smashed = sent_by(split.lower.eval(), _records(domain, 2))
+                passed = 3
+                split.upper.eval()(smashed)
+        except WrongForm:
+            raise
         except Exception as error:  # a user's network may raise anything
-            reason = error
+            passed += passed == 1 and re.search(r"to have \d+ channels", str(error)) is None
+            refused.append((passed, "×".join(map(str, domain.shape)), error))
         else:
             return domain
-    tried = ", ".join("×".join(map(str, domain.shape)) for domain in _IMAGES)
-    raise UsageError(f"the model takes no images of {tried} ({reason}); name its data with --dataset") from reason
+    _, shape, reason = max(refused, key=lambda one: one[0])
+    tried = ", ".join(one for _, one, _ in refused)
+    raise UsageError(
+        f"the model takes no images of {tried} (on {shape}: {reason}); name its data with --dataset"
+    ) from reason
 
 
 def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) -> str:
@@ -57,10 +71,12 @@ def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) ->
     tried = classes or _CLASSES
     split = built(spec, domain, classes=tried)
     with torch.no_grad():
-        smashed = split.lower.eval()(_records(domain, 2))
-        logits = split.upper.eval()(smashed)
+        smashed = sent_by(split.lower.eval(), _records(domain, 2))
+        logits = class_scores(split.upper.eval()(smashed))
     if smashed.ndim not in (2, 3, 4) or len(smashed) != 2 or not bool(smashed.isfinite().all()):
         return f"the lower segment gives {list(smashed.shape)}; give finite [N, T, D], [N, C, H, W] or [N, D]"
+    if not isinstance(logits, Tensor):
+        return f"the upper segment returns a {type(logits).__name__}; return logits [N, classes] as one tensor"
     if logits.shape != (2, tried):
         hint = "" if classes else ", or name your data with --dataset"
         return f"the upper segment gives {list(logits.shape)} for 2 records of {tried} classes; give [2, {tried}]{hint}"
@@ -103,7 +119,7 @@ def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[st
     for cut in cuts:
         split = built(spec, domain, cut=cut, **options)
         with torch.no_grad():
-            logits.append(split.upper.eval()(split.lower.eval()(x)))
+            logits.append(class_scores(split.upper.eval()(split.lower.eval()(x))))
         sizes.append([sum(weight.numel() for weight in half.parameters()) for half in (split.lower, split.upper)])
         owned = tuple(
             any(key.endswith("cls_token") for key in half.state_dict()) for half in (split.lower, split.upper)
@@ -155,7 +171,7 @@ def _clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> st
 def positions_are_as_said(spec: ModelSpec, domain: Domain) -> str:
     """Check the model's claim on whether tokens hide their positions; return the fault as a sentence, or ""."""
     for positions in (True, False):
-        split = spec.build(domain, _CLASSES, positions=positions, seed=0)
+        split = split_of(spec, domain, _CLASSES, positions=positions, seed=0)
         seen = hides_places(split.lower, domain)
         if split.hides_places is not None and seen not in (split.hides_places, None):
             return f"with positions={positions} it says hides_places={split.hides_places}, and the opposite is seen"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from annotated_types import Ge, Le
-from torch import nn
+from torch import Tensor, nn
 
 from privkit.constraints import Checked, choice
-from privkit.errors import UsageError
+from privkit.errors import UsageError, WrongForm
 
 SMALL_IMAGE = 64  # pixels per side below which models for 224 pixels take smaller patches and strides
 
@@ -44,6 +44,25 @@ class SplitModel:
     other_tokens: int = 0
     predicts: Literal["labels", "texts"] = "labels"
     class_token: Literal["none", "server", "client"] = "none"
+
+
+def split_of(spec: ModelSpec, domain: Any, classes: int, *, positions: bool, seed: int) -> SplitModel:
+    """Call `spec.build`. Raises `WrongForm` if it returns no `SplitModel`."""
+    made = spec.build(domain, classes, positions=positions, seed=seed)
+    if not isinstance(made, SplitModel):
+        raise WrongForm(
+            f"build of {type(spec).__name__} returns a {type(made).__name__}; return "
+            "privkit.models.base.SplitModel(lower=…, upper=…)"
+        )
+    return made
+
+
+def sent_by(lower: nn.Module, records: Tensor) -> Tensor:
+    """The smashed data of N records. Raises `WrongForm` if the lower segment returns no tensor."""
+    smashed = lower(records)
+    if not isinstance(smashed, Tensor):
+        raise WrongForm(f"the lower segment returns a {type(smashed).__name__}; return one tensor")
+    return smashed
 
 
 class ModelSpec(Protocol):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -133,14 +134,27 @@ def _parsed(kind: str, given: Any) -> Component:
     spec = specify(singular + " " + name, default, options)
     if filtered:
         spec = _with_classes(f"dataset {name}", spec, classes)
+    if is_own_name(name, part_table(kind)):
+        _must_be_savable(name, spec)
     changed = {
         f.name: getattr(spec, f.name)
         for f in dataclasses.fields(spec)
-        if getattr(spec, f.name) != getattr(default, f.name, dataclasses.MISSING)
+        if getattr(spec, f.name) != getattr(default, f.name, MISSING)
     }
     place = f"@{changed.pop('place')}" if kind == "defenses" and "place" in changed else ""
     text = ",".join(f"{key}={as_written(value)}" for key, value in changed.items())
     return Component(name=name, spec=spec, label=":".join(filter(None, [name, text])) + place)
+
+
+def _must_be_savable(name: str, spec: Any) -> None:
+    """Raise `UsageError` for an option of a user's own part whose value JSON, and so a run's results, cannot hold."""
+    for key, value in dataclasses.asdict(spec).items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError):
+            raise UsageError(
+                f"option {key} of {name} is a {type(value).__name__}; use text, numbers, true or false, or lists"
+            ) from None
 
 
 def name_and_options(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
@@ -237,19 +251,43 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
         if value == "none" and type(None) in get_args(types[key]) and str not in get_args(types[key]):
             value = None  # TOML has no null
         try:
-            values[key] = TypeAdapter(types[key]).validate_python(value, strict=True)
+            values[key] = _validated(TypeAdapter(types[key]), value)
         except ValidationError as error:
             found = error.errors()[0]
             reason = found["msg"].removeprefix("Input ")
             if found["type"] == "sequence_str":
                 reason = f'must be a list, such as {key}=["{value}"]'
+            if found["type"] == "is_instance_of" and isinstance(value, str):
+                reason += ", which no text gives (annotate the field as str)"
             raise UsageError(f"{what}: {key} {reason}, got {shortened(value)}") from None
         if isinstance(value, int) and value.bit_length() > 63:
             raise UsageError(f"{what}: {key} must have at most 64 bits, got {shortened(value)}")
+    unset = [f.name for f in dataclasses.fields(cls) if f.init and f.default is f.default_factory is MISSING]
+    if isinstance(template, type) and (needed := [name for name in unset if name not in values]):
+        raise UsageError(
+            f"{what} needs {' and '.join(f'{name}=…' for name in needed)}; write "
+            f"{what.rpartition(' ')[2]}:{','.join(f'{name}=VALUE' for name in needed)}"
+        )
     try:
         return cls(**values) if isinstance(template, type) else dataclasses.replace(template, **values)
     except (ValueError, TypeError) as error:
         raise UsageError(f"{what}: {error}") from None
+
+
+def _validated(adapter: Any, value: Any) -> Any:
+    """A value in the type of its field; a list, which is all that the command line and TOML have, may be a tuple."""
+    from pydantic import ValidationError
+
+    try:
+        return adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        if not isinstance(value, list) or not any(found["type"] == "tuple_type" for found in error.errors()):
+            raise
+    return adapter.validate_python(_as_tuple(value), strict=True)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:

@@ -99,10 +99,8 @@ class _Bar(Lines):
         pass
 
     def stage(self, name: str, unit: str = "epochs") -> None:
-        from rich.markup import escape
-
         where = f"cell {self._number} of {self._total}: " if self._number else ""
-        self._shown = where + escape(terminal(name))  # a column reads markup
+        self._shown = where + terminal(name)
         self._live.reset(self._task, total=None, description=self._shown)
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
@@ -144,6 +142,7 @@ def progress_display() -> Iterator[Progress]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as RichProgress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with RichProgress(*columns, console=Console(stderr=True), transient=True) as live:
+    text = TextColumn("{task.description}", markup=False)  # markup has pictures, such as :Hushed:
+    columns = (text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with RichProgress(*columns, console=Console(stderr=True, emoji=False), transient=True) as live:
         yield _Bar(live)

@@ -17,6 +17,7 @@ from privkit.defenses.receipts import Permuted
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import UsageError, one_line
+from privkit.models.base import sent_by
 from privkit.shared.seeds import derive
 from privkit.torch_utils.behind import Behind
 from privkit.torch_utils.out_of_memory import ran_out
@@ -169,7 +170,7 @@ class Clients(nn.Module):
             )
         training = lower.training
         with torch.no_grad():  # in eval mode, so that this call draws nothing and changes no running mean
-            shape = tuple(lower.eval()(domain.zeros(1)).shape[1:])
+            shape = tuple(sent_by(lower.eval(), domain.zeros(1)).shape[1:])
         lower.train(training)
         filter = defense.lower_filter(shape, seed)
         copies = protocol.active
@@ -311,6 +312,8 @@ class Clients(nn.Module):
         if not isinstance(receipt, Permuted) or not receipt.hides_order:
             return step
         shown = True if self.counts_orders else None
+        if self.defense.position_embedding:  # the model then embeds positions, whatever a user's own receipt says
+            shown = False
         return replace(step, receipt=replace(receipt, hides_order=shown, other_tokens=self.other_tokens))
 
     def _run(

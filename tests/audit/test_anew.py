@@ -47,6 +47,38 @@ class OfTheRecords(Drawn):
         return Generator().manual_seed(int.from_bytes(sha256(smashed.detach().numpy().tobytes()).digest()[:4], "big"))
 
 
+class ByRatio(Drawn):
+    """Its field is a ratio of signal to noise."""
+
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
+        noise, receipt = super().defended(0 * smashed, generator)
+        return smashed + noise / self.sigma**2, receipt
+
+
+class RatioAndMask(ByRatio):
+    """It also masks coordinates at random."""
+
+    effects: ClassVar[Any] = frozenset({"noises", "masks"})
+
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
+        return super().defended(smashed * torch.rand(smashed.shape, generator=generator).round(), generator)
+
+
+class NoiseAndMask(Drawn):
+    """The noise is proportional to its field, and a random mask stays without noise."""
+
+    effects: ClassVar[Any] = frozenset({"noises", "masks"})
+
+    def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
+        return super().defended(smashed * torch.rand(smashed.shape, generator=generator).round(), generator)
+
+
+@pytest.mark.parametrize("stage", [ByRatio(), RatioAndMask()], ids=lambda one: type(one).__name__)
+def test_noise_that_its_fields_do_not_switch_off_is_refused(stage: Drawn) -> None:
+    with pytest.raises(Misbehaved, match="noise_fields must be fields that are proportional to the noise"):
+        must_draw_anew((stage,), (16, 4), (1, 8, 8))
+
+
 @pytest.mark.parametrize("stage", [Seeded(), OfTheRecords()], ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("behind", [(), (GaussianNoise(),)], ids=("alone", "in a chain"))
 def test_noise_that_is_the_same_in_each_round_is_refused(stage: Drawn, behind: Any) -> None:
@@ -54,6 +86,6 @@ def test_noise_that_is_the_same_in_each_round_is_refused(stage: Drawn, behind: A
         must_draw_anew((stage, *behind), (16, 4), (1, 8, 8))
 
 
-@pytest.mark.parametrize("stage", [Drawn(), Seeded(sigma=0.0), Template(), GaussianNoise()], ids=repr)
+@pytest.mark.parametrize("stage", [Drawn(), Seeded(sigma=0.0), Template(), NoiseAndMask(), GaussianNoise()], ids=repr)
 def test_fresh_noise_no_noise_and_fixed_functions_pass(stage: Any) -> None:
     must_draw_anew((stage,), (16, 4), (1, 8, 8))

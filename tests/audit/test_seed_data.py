@@ -110,6 +110,11 @@ def test_private_images_are_no_auxiliary_images_of_another_dataset(
             {"budget": "smoke:victims=1"},
             "1 attacked images (the smaller of victims=1 and 200 private ones) are too few",
         ),
+        (
+            {"budget": "smoke:auxiliary=2"},
+            "2 auxiliary images, of which the control experiments take a quarter, are too few for any batch; raise the "
+            "budget if the dataset has more images, or bring more",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )

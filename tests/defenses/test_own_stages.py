@@ -14,6 +14,7 @@ from privkit.defenses.base import Defense, Release
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import Chain
 from privkit.defenses.charge import Noised
+from privkit.defenses.compile import run
 from privkit.defenses.denoising import Masking
 from privkit.defenses.measured import contradiction, exceeds_charge
 from privkit.defenses.noise import GaussianNoise
@@ -23,7 +24,7 @@ from privkit.defenses.receipts import Permuted
 from privkit.defenses.residual import unlike
 from privkit.parts.registry import load
 from tests.defenses.made_stages import ACROSS, Own, draw
-from tests.small import generator
+from tests.small import built, generator
 
 SHAPE = (2, 4, 16, 4)
 
@@ -158,6 +159,35 @@ class OwnShuffle(Defense):
 
 class DeclaredShuffle(OwnShuffle):
     over_batch: ClassVar[bool] = False
+
+
+def test_equal_tokens_give_no_further_orders_where_the_receipt_leaves_the_tokens_out() -> None:
+    class Silent(PatchShuffle):
+        def apply(self, *given: Any) -> Any:
+            release, receipt = super().apply(*given)
+            return release, replace(receipt, tokens=None)
+
+    tokens = torch.rand(1, 2, 16, 4, generator=generator())
+    tokens[0, 1, 4:] = 0.0  # 12 black patches
+    given = Release(smashed=tokens, labels=torch.zeros(1, 2))
+    usual, silent = (run((stage,), given, generator())[1][0].receipt for stage in (PatchShuffle(), Silent()))
+    assert usual.certificate().quantities == silent.certificate().quantities
+    assert silent.log10_alike == pytest.approx(usual.log10_alike)
+    assert silent.log10_alike > 8
+
+
+def test_a_shuffle_that_allows_position_embeddings_hides_no_order() -> None:
+    class Placed(PatchShuffle):
+        position_embedding: ClassVar[bool] = True  # type: ignore[misc]
+
+        def apply(self, *given: Any) -> Any:
+            release, receipt = super().apply(*given)
+            return release, replace(receipt, hides_order=True)
+
+    images, labels = torch.rand(1, 2, 1, 8, 8, generator=generator()), torch.zeros(1, 2, dtype=torch.int64)
+    made = [built(stage)[0].release(images, labels, generator()).receipt for stage in (PatchShuffle(), Placed())]
+    assert [receipt.certificate().kind for receipt in made] == ["permutation_count", "nothing"]
+    assert "carries the position embedding" in made[1].certificate().statement
 
 
 def test_what_a_shuffle_leaves_open_counts_as_unsafe() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from privkit.audit.assembled import assemble
 from privkit.defenses.receipts import NOT_DP, Nothing
 from privkit.domains.base import Pools, RecordPool
 from privkit.domains.images.domain import Images
@@ -21,6 +22,7 @@ from privkit.laws.parts import kind_of, laws
 from privkit.models import SplitModel
 from privkit.models.vit import Vit
 from privkit.parts.registry import parse
+from privkit.settings.resolve import resolve
 from privkit.templates import attack, dataset, defense, metric, model
 
 SHAPE = Images(shape=(1, 8, 8))
@@ -85,10 +87,20 @@ class Noisy(defense.Template):
     effects: ClassVar[Any] = property(lambda self: frozenset(self.kinds))
     noise_fields: ClassVar[Any] = property(lambda self: self.fields)
 
+    def loudness(self) -> float:
+        return self.bound
+
     def apply(self, smashed: Any, labels: Any, generator: Any, present: Any = None) -> Any:
         release, _ = super().apply(smashed, labels, generator, present)
-        drawn = release.smashed + torch.rand(smashed.shape, generator=generator)
+        drawn = release.smashed + self.loudness() * torch.rand(smashed.shape, generator=generator)
         return replace(release, smashed=drawn), Nothing(reason=self.reason)
+
+
+class ByRatio(Noisy):
+    """Its field is a ratio of signal to noise."""
+
+    def loudness(self) -> float:
+        return 1 / self.bound
 
 
 def test_a_stage_that_draws_says_how_and_what_scales_its_noise() -> None:
@@ -98,6 +110,7 @@ def test_a_stage_that_draws_says_how_and_what_scales_its_noise() -> None:
     assert law(Noisy(kinds=("noises",))).startswith("it declares noise, and noise_fields does not name")
     assert law(Noisy(kinds=("noises",), fields=("bound",))) == ""
     assert 'says "without noise"' in law(Noisy(kinds=("noises",), fields=("bound",), reason=f"released {NOT_DP}"))
+    assert "fields that are proportional to the noise" in law(ByRatio(kinds=("noises",), fields=("bound",)))
 
 
 class Garbled(defense.Template):
@@ -256,6 +269,50 @@ def test_a_pair_of_segments_keeps_the_laws_of_a_model() -> None:
     assert "and draw no random numbers" in drawing["clients in one call equal each alone"]
     lazy = dict(laws(f"{__name__}.Lower:{__name__}.Lazy", "models"))
     assert [law for law, how in lazy.items() if "give layers their sizes" in how] == ["weights follow the seed"]
+
+
+class Pair(Lower):
+    """A first segment that returns two tensors."""
+
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x.mean()
+
+
+class Failing(nn.Conv2d):
+    """A first segment of color images that fails behind its first layer."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError(f"no table for {super().forward(x).shape[-1]} columns")
+
+
+class Heads(Upper):
+    """One with two outputs, of which the first are the logits."""
+
+    def forward(self, z: Tensor) -> Any:
+        return {"logits": super().forward(z), "mean": z.mean(1)}
+
+
+class Tupled(model.Template):
+    """Its method returns no split model."""
+
+    def build(self, *given: Any, **named: Any) -> Any:
+        return Lower(), Upper(10)
+
+
+def test_a_model_of_the_wrong_form_is_told_so_in_check_and_before_an_audit() -> None:
+    tensors, split = "the lower segment returns a tuple; return one tensor", "build of Tupled returns a tuple; return "
+    for given, said in ((f"{__name__}.Pair:{__name__}.Upper", tensors), (f"{__name__}:Tupled", split)):
+        with pytest.raises(UsageError, match=said):
+            dict(laws(given, "models"))
+        config = resolve({"dataset": "digits", "budget": "smoke", "model": given, "threads": 1})
+        with pytest.raises(UsageError, match=said):
+            assemble(config, config.defenses[0].spec, Images(shape=(1, 28, 28)), 10, 0)
+    assert not any(how for _, how in laws(f"{__name__}.Lower:{__name__}.Heads", "models"))
+    with pytest.raises(UsageError, match=r"\(on 3×32×32: no table for 30 columns\); name its data"):
+        dict(laws(f"{__name__}.Failing:{__name__}.Upper", "models"))
 
 
 def test_a_model_that_lies_about_cuts_or_positions() -> None:

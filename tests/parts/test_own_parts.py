@@ -176,6 +176,45 @@ BAD = [
 ]
 
 
+OPTIONS = """
+from dataclasses import dataclass
+from pathlib import Path
+from privkit.templates.defense import Template
+
+@dataclass(frozen=True, kw_only=True)
+class Sized(Template):
+    sizes: tuple[int, ...] = (1, 2)
+    pair: tuple[tuple[int, int], str] | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class Wanting(Template):
+    factor: float
+    file: Path | None = None
+
+@dataclass(frozen=True, kw_only=True)
+class Held(Template):
+    file: Path = Path("a")
+"""
+
+
+def test_options_of_an_own_part_are_what_a_command_can_write_and_a_run_can_save(home: Path) -> None:
+    (home / "options_.py").write_text(OPTIONS)
+    given = "options_:Sized:sizes=[3,4]"
+    component = parse("defenses", given)
+    assert (component.spec.sizes, component.label) == ((3, 4), given)
+    assert parse("defenses", json.loads(json.dumps(component.to_json()))).spec == component.spec
+    assert parse("defenses", {"name": "options_:Sized", "pair": [[3, 4], "a"]}).spec.pair == ((3, 4), "a")
+    for bad, message in (
+        ('options_:Sized:sizes=["a"]', "sizes should be a valid integer"),
+        ("options_:Sized:sizes=3", "sizes should be a valid tuple"),
+        ("options_:Held", "option file of options_:Held is a .*Path; use text, numbers"),
+        ("options_:Wanting", "defense options_:Wanting needs factor=…; write options_:Wanting:factor=VALUE"),
+        ("options_:Wanting:factor=2,file=a", "file should be an instance of Path, .*annotate the field as str"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            parse("defenses", bad)
+
+
 @pytest.mark.parametrize(("settings", "message"), BAD, ids=[message for _, message in BAD])
 def test_what_is_no_part_is_refused_in_one_sentence(home: Path, settings: dict[str, Any], message: str) -> None:
     (home / "broken_.py").write_text("raise RuntimeError('two\\nlines')\n")

@@ -79,6 +79,13 @@ def test_names_in_every_writer(small_run: AuditRun, capsys: pytest.CaptureFixtur
         assert "](" not in text
 
 
+def test_an_import_path_is_no_picture(small_run: AuditRun, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = tables.table([named(small_run.rows[0], "hushed:Hushed:sigma=2")])
+    escape.console(400).print(tables.rich_table(shown))
+    escape.console(200).print("hushed:Hushed:sigma=2", highlight=False, markup=False)
+    assert capsys.readouterr().out.count("hushed:Hushed:sigma=2") > 1
+
+
 @pytest.mark.slow(but=3)
 @pytest.mark.parametrize("name", MEANT_FIRST, ids=ascii)
 def test_names_in_figures_and_on_the_page(name: str, tmp_path: Path) -> None:

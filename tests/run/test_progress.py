@@ -1,6 +1,8 @@
 """What progress prints where there is no terminal."""
 
 import json
+import re
+from io import StringIO
 from math import nan
 
 import pytest
@@ -75,3 +77,19 @@ def test_events_are_json_whatever_the_curve_holds(capsys: pytest.CaptureFixture[
 
 def test_a_time_is_told_in_two_units() -> None:
     assert [duration(seconds) for seconds in (4.2, 75, 7300)] == ["4 s", "1 min 15 s", "2 h 1 min"]
+
+
+def test_a_live_line_shows_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    seen = Terminal()
+    monkeypatch.setattr("sys.stderr", seen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with module.progress_display() as live:
+        live.stage("train hushed:Hushed:sigma=2 [red]")
+        live.note("hushed:Hushed:sigma=2 [red] is done")
+    for shown in ("train hushed:Hushed:sigma=2 [red]", "hushed:Hushed:sigma=2 [red] is done"):
+        assert shown in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen.getvalue())

@@ -160,7 +160,17 @@ def _pools(what: str, held: Mapping[str, Any]) -> Pools:
     if len({pool.images.shape[1:] for pool in pools}) > 1:
         raise DataError(f"{what}: images are {[list(pool.images.shape[1:]) for pool in pools]}; give all one shape")
     classes = 1 + max(int(pool.labels.max()) for pool in pools)
-    return Pools(train=pools[0], test=pools[1] if len(pools) > 1 else None, classes=classes)
+    notes = _notes(np.unique(np.concatenate([pool.labels for pool in pools])), classes)
+    return Pools(train=pools[0], test=pools[1] if len(pools) > 1 else None, classes=classes, notes=notes)
+
+
+def _notes(labels: NDArray[np.int64], classes: int) -> tuple[str, ...]:
+    """A sentence if some classes have no record; `labels` are the different labels of all records."""
+    if len(labels) == classes:
+        return ()
+    first = int(np.argmax(labels != np.arange(len(labels))))  # the last label is classes - 1, so one differs
+    asked = "did you number the classes from 1?" if first == 0 else "number the classes 0, 1, 2, … without a gap"
+    return (f"{classes - len(labels)} of {classes} classes have no record, the first of them class {first}: {asked}",)
 
 
 def _pool(what: str, images: object, labels: object, first_id: int) -> ArrayPool:

@@ -56,6 +56,20 @@ def test_a_folder_of_grey_pictures_has_their_brightness(tmp_path: Path, pixels: 
     assert np.abs(found[0, 0].numpy() * 255 - bright).max() < 1
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (LABELS, ()),
+        (LABELS + 1, ("1 of 3 classes have no record, the first of them class 0: did you number the classes from 1?",)),
+        (LABELS * 3, ("2 of 4 classes have no record, the first of them class 1: number the classes 0, 1, 2, …",)),
+    ],
+)
+def test_classes_without_a_record_are_noted(tmp_path: Path, labels: np.ndarray, said: tuple[str, ...]) -> None:
+    np.savez(tmp_path / "own.npz", images=PIXELS, labels=labels)
+    notes = opened(Arrays(path=str(tmp_path / "own.npz"))).notes
+    assert [note.startswith(one) for note, one in zip(notes, said, strict=True)] == [True] * len(said)
+
+
 @pytest.mark.parametrize("form", ["nhwc", "nchw", "grey", "floats", "torch", "npy"])
 def test_arrays_of_any_form_are_images(tmp_path: Path, form: str) -> None:
     path, labels = tmp_path / "mine.npz", ""
