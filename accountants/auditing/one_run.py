@@ -53,7 +53,7 @@ def epsilon_one_run(
 
     Args:
         in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not.
-        confidence: confidence of the bound, in (0, 1).
+        confidence: confidence of the bound, in [1e-15, 1).
         delta: δ in [0, 1).
         guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known. If None, m/2^j
             guesses are tried for each j: all "member", all "non-member", or this number of each. The error probability
@@ -227,7 +227,7 @@ def epsilon_one_run_curve(
     Args:
         in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not. Ties at
             a border are refused.
-        confidence: confidence of the bound, in (0, 1).
+        confidence: confidence of the bound, in [1e-15, 1).
         delta: δ in (0, 1).
         guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known; see
             `planned_guesses`.
@@ -244,8 +244,7 @@ def epsilon_one_run_curve(
     (7.147, 'a Gaussian curve')
     """
     members, others = scores("in_scores", in_scores), scores("out_scores", out_scores)
-    error = 1 - validate.real("confidence", confidence, above=0, below=1)
-    d = validate.delta(delta)
+    error, d = levels(confidence, validate.delta(delta))
     canaries = fairly_split(members.size, others.size)
     top, bottom = guess_numbers(guesses, canaries)
     trial = _trial(members, others, top, bottom)
@@ -297,7 +296,7 @@ def ceiling_one_run_curve(
     7.147
     """
     a, b = validate.whole("members", members), validate.whole("others", others)
-    error, d = 1 - validate.real("confidence", confidence, above=0, below=1), validate.delta(delta)
+    error, d = levels(confidence, validate.delta(delta))
     top, bottom = guess_numbers(guesses, a + b)
     curves = stated(family, d)
     return curves.epsilon(_largest_strength(curves, min(top, a) + min(bottom, b), guesses, a + b, error), d)

@@ -16,8 +16,8 @@ _Counts = NDArray[np.int64]
 
 
 def levels(confidence: float, delta: float) -> tuple[float, float]:
-    """Check `confidence`, in (0, 1), and δ, in [0, 1). Returns the error probability 1 − confidence, and δ."""
-    error = 1 - validate.real("confidence", confidence, above=0, below=1)
+    """Check `confidence`, in [1e-15, 1), and δ, in [0, 1). Returns the error probability 1 − confidence, and δ."""
+    error = 1 - validate.real("confidence", confidence, least=1e-15, below=1)  # less would round to an error of 1
     return error, validate.real("delta", delta, least=0, below=1)
 
 

@@ -109,8 +109,9 @@ def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
     up, down = (a - 1) * t, -a * t
     with np.errstate(over="ignore", invalid="ignore"):
         # p·up + (1 − p)·down = 0 with p = α/(2α − 1): without the linear terms nothing cancels.
-        small = np.log1p((a * _beyond_linear(up) + (a - 1) * _beyond_linear(down)) / (2 * a - 1))
-        large = np.logaddexp(np.log(a / (2 * a - 1)) + up, np.log((a - 1) / (2 * a - 1)) + down)
+        p, rest = 1 / (2 - 1 / a), (1 - 1 / a) / (2 - 1 / a)
+        small = np.log1p(p * _beyond_linear(up) + rest * _beyond_linear(down))
+        large = np.logaddexp(np.log(p) + up, np.log(rest) + down)
     return np.asarray(np.where(up < 1, small, large) / (a - 1))
 
 

@@ -1,6 +1,6 @@
 """k-ary randomized response: pure ε, Rényi curve and privacy profile of one answer or of many.
 
-In all functions, an answer is replaced with probability p in (0, 1] (`noise`) by a uniform draw from all k ≥ 2
+In all functions, an answer is replaced with probability p in [1e-300, 1] (`noise`) by a uniform draw from all k ≥ 2
 categories (`classes`), the true category included.
 """
 
@@ -28,7 +28,7 @@ class RandomizedAnswer(Step):
     """One answer of randomized response with k = `classes`. The bounds assume the worst case: neighbors differ in every
     answer of a run."""
 
-    noise: float  # p in (0, 1], the probability of a uniform draw
+    noise: float  # p in [1e-300, 1], the probability of a uniform draw
     classes: int  # k ≥ 2, the number of categories
 
     def rdp(self, orders: Array, count: int) -> Array:
@@ -159,4 +159,4 @@ def _sums_of_losses(noise: float, classes: int, answers: int) -> tuple[Array, Ar
 
 
 def _checked_response(noise: float, classes: int) -> tuple[float, int]:
-    return validate.real("noise_parameter", noise, above=0, most=1), validate.whole("classes", classes, least=2)
+    return validate.real("noise_parameter", noise, least=1e-300, most=1), validate.whole("classes", classes, least=2)

@@ -50,7 +50,7 @@ class Noise:
                 f"noise is given as a standard deviation, not as variance={variance!r}: give its square root, smashed="
             )
         if str(self.law) in NOISE_LAWS and self.distribution.answers:
-            validate.real("noise_parameter", self.smashed, above=0, most=1)
+            validate.real("noise_parameter", self.smashed, least=1e-300, most=1)
         check_fields(self)
 
     @property

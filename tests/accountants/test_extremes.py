@@ -329,3 +329,12 @@ def test_told_coins_with_tiny_shifts_cost_what_the_exact_profile_says(exponent: 
     found, exact = answer.epsilon(drawn, 10.0**-exponent), gaussian.epsilon(10.0**-exponent / 0.84, 1e-12)
     assert found.epsilon == pytest.approx(exact, rel=1e-4)
     assert answer.delta(drawn, found.epsilon).delta == pytest.approx(10.0**-exponent, rel=1e-2)
+
+
+def test_a_large_order_of_laplace_noise_has_the_largest_loss() -> None:
+    assert answer.rdp(mechanism_of({"mechanism": "laplace", "sigma": 1, "sensitivity": 1}), [1.7e308]).values == (1.0,)
+
+
+def test_answers_that_are_nearly_always_true_are_refused() -> None:
+    with pytest.raises(ValueError, match="noise_parameter must be a finite number >= 1e-300"):
+        mechanism_of({"mechanism": "randomized_response", "noise_parameter": 1e-310, "classes": 4})

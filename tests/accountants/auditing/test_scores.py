@@ -334,3 +334,9 @@ def test_one_run_says_that_both_relations_are_covered_and_that_rows_stand_alone(
     assert "under add-or-remove" in told
     assert "under replace-one" in told
     assert "for this bound alone" in told
+
+
+def test_a_confidence_whose_error_rounds_to_one_is_refused() -> None:
+    """It rejected every ε, so the search for the largest one never ended."""
+    with pytest.raises(ValueError, match="confidence must be a finite number >= 1e-15"):
+        one_run.epsilon_one_run(np.arange(50) + 50.0, np.arange(50), confidence=1e-17, delta=1e-5, guesses=(1, 0))
