@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log, sqrt
+from math import exp, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,9 @@ _STUDENT = (
     "the map's derivatives are estimated from drawn records: Student's limit ignores rarer records that move the "
     "release more"
 )
+
+_ROUNDING = 100 * float(np.finfo(float).eps)  # relative rounding error of singular values and directions, generously
+_LARGEST_RATIO = 1e100  # largest derivative divided by the noise: its square must not overflow
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -157,7 +160,7 @@ def error_floor(
         draws: number ≥ 4 of records drawn from the prior; each costs k directional derivatives.
         confidence: one-sided confidence of the floor, in (0, 1).
         affine: whether f is affine. Then two derivatives suffice, and the floor is exact: it is the error of the
-            posterior mean. ValueError if the two derivatives differ.
+            posterior mean, less a bound on rounding errors under tiny noise. ValueError if the two derivatives differ.
         lipschitz: a number K with ‖f(x) − f(x')‖ ≤ K‖x − x'‖, if one is known, such as the product of the layers'
             norms. The floor is then proven at its confidence. A K far above the usual slope needs more draws.
         seed: the seed of the draws.
@@ -166,7 +169,7 @@ def error_floor(
 
     Raises:
         ValueError: for noise that is not Gaussian; for derivatives that are not finite, not [m, k], above `lipschitz`,
-            or 0 in all draws; and for a false `affine`.
+            above 1e100 times the noise, or 0 in all draws; and for a false `affine`.
 
     >>> prior = GaussianPrior(mean=np.zeros(2), directions=np.eye(2))
     >>> floor = error_floor(prior, lambda x, directions: directions[:1], Noise(smashed=1.0), affine=True)
@@ -182,41 +185,52 @@ def error_floor(
     releases = validate.whole("releases", releases, least=1)
     draws = validate.whole("draws", draws, least=4)
     confidence = validate.real("confidence", confidence, above=0, below=1)
-    scale, directions = releases / noise.smashed**2, prior.directions
-    records = prior.draw(2 if affine else draws, np.random.default_rng(seed))
-    half = len(records) // 2
-    weights, size = directions.T @ directions, len(prior.mean)
-    point = np.zeros_like(weights)
+    records, directions = prior.draw(2 if affine else draws, np.random.default_rng(seed)), prior.directions
+    half, (size, width) = len(records) // 2, directions.shape
+
+    def over_noise(record: Array, ways: Array) -> Array:
+        with np.errstate(over="ignore"):
+            found = _derivatives(along, record, ways) / noise.smashed * sqrt(releases)
+        return _checked_ratio(found, "a derivative along a direction of the prior")
+
+    rows = np.zeros((width, width))  # rowsᵀ·rows is B, which would lose the directions that are not released
     for record in records[:half]:
-        seen = _derivatives(along, record, directions)
-        point += scale / half * seen.T @ seen
-    left = np.linalg.inv(np.eye(len(weights)) + point)
-    at_point = float(np.sum(weights * left))
+        seen = over_noise(record, directions)
+        rows = np.vstack([rows, seen / sqrt(half)])
+        rows = np.linalg.qr(rows, mode="r") if len(rows) > 4 * width else rows
+    _, singular, ways = np.linalg.svd(rows, full_matrices=False)
+    left, reach = 1 / (1 + singular**2), np.linalg.norm(directions @ ways.T, axis=0)
+    at_point, deduction = float(left @ reach**2), _rounding(left, reach, singular[0])
     if affine:
-        if not np.allclose(seen, _derivatives(along, records[1], directions), 1e-4, 1e-4 * np.abs(seen).max(initial=0)):
+        again = over_noise(records[1], directions)
+        if not np.allclose(seen, again, 1e-4, 1e-4 * np.abs(seen).max(initial=0)):
             raise ValueError("affine=True, but the derivatives at two records differ; leave affine out")
-        value = low = at_point / size
+        value = low = (at_point - deduction) / size
     else:
-        root = left @ np.linalg.qr(directions).R.T  # root·rootᵀ is minus the slope of the trace
-        offset = at_point + float(np.sum(root * (point @ root)))
-        other = [_derivatives(along, record, directions @ root) for record in records[half:]]
+        root = (ways.T * left) @ (ways @ np.linalg.qr(directions).R.T)  # root·rootᵀ is minus the slope of the trace
+        offset = float((left * (2 - left)) @ reach**2)
+        other = [over_noise(record, directions @ root) for record in records[half:]]
         slopes = np.array([np.sum(one * one) for one in other])
-        if not point.any() and not slopes.any():
+        if not singular.any() and not slopes.any():
             raise ValueError(
                 f"all derivatives are 0 at the {draws:,} drawn records, so nothing can be estimated: take more draws, "
                 f"or affine=True if they are 0 everywhere"
             )
-        values = (offset - scale * slopes) / size
+        values = (offset - slopes) / size
         value, spread = float(values.mean()), float(values.std(ddof=1))
+        low = value - deduction / size
         if lipschitz is None:
-            low = value - float(t.ppf(confidence, len(values) - 1)) * spread / sqrt(len(values))
+            low -= float(t.ppf(confidence, len(values) - 1)) * spread / sqrt(len(values))
         else:
-            steepest = validate.real("lipschitz", lipschitz, above=0) ** 2 * float(np.sum((directions @ root) ** 2))
+            steep = validate.real("lipschitz", lipschitz, above=0) / noise.smashed * sqrt(releases)
+            steepest = float(_checked_ratio(np.array(steep), "lipschitz")) ** 2 * float(
+                np.sum((directions @ root) ** 2)
+            )
             if slopes.max() > steepest * (1 + 1e-6):
                 raise ValueError(f"lipschitz={lipschitz:g}, but the derivatives at a drawn record exceed it")
             unsure = log(2 / (1 - confidence))
-            low = value - spread * sqrt(2 * unsure / len(values))
-            low -= 7 * scale * steepest / size * unsure / (3 * (len(values) - 1))
+            low -= spread * sqrt(2 * unsure / len(values))
+            low -= 7 * steepest / size * unsure / (3 * (len(values) - 1))
     told = (
         (_AFFINE,)
         if affine
@@ -225,12 +239,31 @@ def error_floor(
     return ErrorFloor(
         low=max(low, 0.0),
         value=value,
-        prior=float(np.trace(weights)) / size,
+        prior=float(np.sum(directions**2)) / size,
         draws=len(records),
         confidence=None if affine else confidence,
         proven=affine or lipschitz is not None,
         assumptions=(*_ASSUMPTIONS, *told),
     )
+
+
+def _rounding(left: Array, reach: Array, largest: float) -> float:
+    """Bound on the rounding error of Σ left·reach², relative to which an error below 1e-10 is left out.
+
+    An error E of the rows changes ln tr[LᵀL (I + B)⁻¹] by at most ‖E‖, and one of the directions changes `reach`.
+    Source: derived.
+    """
+    least = np.maximum(reach - _ROUNDING * np.linalg.norm(reach), 0)
+    total, low = float(left @ reach**2), float(left @ least**2) * exp(-_ROUNDING * largest)
+    return total - low if low < total * (1 - 1e-10) else 0.0
+
+
+def _checked_ratio(over_noise: Array, what: str) -> Array:
+    if not np.all(np.abs(over_noise) < _LARGEST_RATIO):
+        raise ValueError(
+            f"sigma is too small: {what}, times √releases, must be less than {_LARGEST_RATIO:g} times sigma"
+        )
+    return over_noise
 
 
 def _derivatives(along: Along, record: Array, directions: Array) -> Array:
