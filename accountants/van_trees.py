@@ -197,7 +197,7 @@ def error_floor(
     for record in records[:half]:
         seen = over_noise(record, directions)
         rows = np.vstack([rows, seen / sqrt(half)])
-        rows = np.linalg.qr(rows, mode="r") if len(rows) > 4 * width else rows
+        rows = np.linalg.qr(rows).R if len(rows) > 4 * width else rows
     _, singular, ways = np.linalg.svd(rows, full_matrices=False)
     left, reach = 1 / (1 + singular**2), np.linalg.norm(directions @ ways.T, axis=0)
     at_point, deduction = float(left @ reach**2), _rounding(left, reach, singular[0])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from math import exp, expm1, inf, log, sqrt
 
 import numpy as np
-from scipy.special import ndtr, ndtri, ndtri_exp
+from scipy.special import erfinv, ndtr, ndtri, ndtri_exp
 
 from privkit.accountants import validate
 from privkit.accountants.bounds.fft_composition import compose
@@ -65,6 +65,8 @@ def pure_gdp(epsilon: float) -> float:
     Source: derived.
     """
     e = validate.real("epsilon", epsilon, least=0)
+    if e < 1:  # where 1/(1 + e^ε) loses the digits of a small ε
+        return float(2 * sqrt(2) * erfinv(np.tanh(e / 2)))
     return float(-2 * ndtri_exp(-np.logaddexp(0, e)))
 
 

@@ -114,7 +114,8 @@ def checked_steps(steps: Sequence[tuple[Profile | Pair, int]]) -> list[tuple[Pro
     """Check that there is at least one step, and that each number of rounds is a whole number ≥ 1."""
     if not steps:
         raise ValueError("steps must hold at least one mechanism, got none")
-    return [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]
+    most = 10**40  # coordinates times rounds; more than some 10^11 are refused as `GridTooLarge`
+    return [(profile, validate.whole("rounds", rounds, most=most)) for profile, rounds in steps]
 
 
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:

@@ -338,3 +338,11 @@ def test_a_large_order_of_laplace_noise_has_the_largest_loss() -> None:
 def test_answers_that_are_nearly_always_true_are_refused() -> None:
     with pytest.raises(ValueError, match="noise_parameter must be a finite number >= 1e-300"):
         mechanism_of({"mechanism": "randomized_response", "noise_parameter": 1e-310, "classes": 4})
+
+
+def test_more_rounds_than_can_be_composed_have_a_curve() -> None:
+    """2^60 numbers of Laplace noise: the tight answer is the curve's, and μ of a tiny ε keeps its digits."""
+    cells = {"mechanism": "laplace", "sigma": 1e20, "clip_high": 1, "dimensions": 2**30, "rounds": 2**30}
+    found = answer.epsilon(mechanism_of(cells), 1e-5)
+    assert found.epsilon == answer.epsilon(mechanism_of(cells), 1e-5, tight=False).epsilon > 0
+    assert found.quantities["gdp_mu"] == pytest.approx(sqrt(np.pi / 2) * 2**30 * 1e-20, rel=1e-9)

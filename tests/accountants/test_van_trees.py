@@ -67,8 +67,12 @@ def exact_error(matrix: Array, directions: Array, sigma: float) -> float:
     ways, moved = ([[Fraction(x) for x in row] for row in one.tolist()] for one in (directions, matrix @ directions))
     width, scale = len(ways[0]), 1 / Fraction(sigma) ** 2
     each = range(width)
-    table = [[scale * sum(row[i] * row[j] for row in moved) + (i == j) for j in each] for i in each]
-    table = [row + [sum(one[i] * one[j] for one in ways) for j in each] for i, row in enumerate(table)]
+
+    def product(rows: list[list[Fraction]], i: int, j: int) -> Fraction:
+        return sum((row[i] * row[j] for row in rows), start=Fraction(0))
+
+    table = [[scale * product(moved, i, j) + (i == j) for j in each] for i in each]
+    table = [row + [product(ways, i, j) for j in each] for i, row in enumerate(table)]
     for i in each:
         table[i] = [x / table[i][i] for x in table[i]]
         for other in [j for j in each if j != i]:
