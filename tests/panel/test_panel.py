@@ -37,6 +37,9 @@ INTENDED["attack jigsaw|batch_shuffle|*"] = "own tokens are read by chosen queri
 INTENDED["attack jigsaw|none|*"] = "a patch deviates from its place's mean as far as patches of own images were right"
 INTENDED["attack jigsaw_white_box|batch_shuffle|*"] = "a token's image is found in the whole message"
 INTENDED["attack adaptive|batch_shuffle|*"] = "own tokens are read by chosen queries, and shuffled again without one"
+INTENDED["protocol standalone|none|mid_grey|standalone:clients=4|disjoint|private|0 costs.*"] = (
+    "a standalone client sends nothing, and computes the whole network"
+)
 INTENDED |= {
     f"attack white_box|{defense}|white_box:epochs=10|sl|disjoint|private|0 gates.converged.passed": (
         "a cosine schedule flattens its curve, which therefore claims no convergence"
@@ -67,7 +70,7 @@ AUDIT = 1e-3
 """The same for what an audit computes without training."""
 CHANGED = (
     *("answers.tpr_at_1_percent.", "answers.advantage."),
-    *("proves.quantities.log10_permutations", "proves.quantities.log10_target_share"),
+    *(f"proves.quantities.log10_{of}" for of in ("permutations", "target_permutations", "target_share", "outcomes")),
 )
 """Paths that are not compared: limits are those of the true false positive rate now, in the direction that leaks; equal
 patches are counted once."""
